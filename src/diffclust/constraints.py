@@ -1,0 +1,273 @@
+"""What is known about the clustering: labels of some points, pairs that belong together or apart, or both.
+
+Notation: the paper's M_Ω, see ``docs/notation.md``. Two forms are kept. The *label form* is a vector of labels, -1
+for unknown; solvers have a fast path for it. The *relation form* is an (n, n) int8 matrix, 1 same, 0 different, -1
+unknown, transitively closed. Pairs and matrices that say no more than labels do are turned into labels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.frameworks import framework_of, to_numpy
+
+SAME, DIFFERENT, UNKNOWN = 1, 0, -1
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """Knowledge about ``n_points`` points, or a batch of it. Build it with one of the three ``from_...``.
+
+    >>> c = Constraints.from_pairs(4, must_link=[(0, 1), (1, 2)], cannot_link=[(2, 3)])
+    >>> c.matrix()[0].tolist(), c.min_clusters, c.max_clusters
+    ([1.0, 1.0, 1.0, 0.0], 2, 2)
+    """
+
+    labels: Any = None
+    relation: Any = None
+
+    # ---------------------------------------------------------------------------------------------- constructors
+
+    @classmethod
+    def from_labels(cls, labels: Any) -> Constraints:
+        """Points with the same label belong together, with different labels apart; -1 is unknown, as in scikit-learn.
+
+        Args:
+            labels: integers of shape (n,), or (..., n) for a batch of problems. Torch tensors and JAX arrays stay
+                where they are, unread.
+        """
+        if framework_of(labels) == "numpy":
+            labels = np.asarray(labels)
+            _check_integers("labels", labels.dtype.kind, labels.dtype)
+            if labels.size and labels.min() < -1:
+                raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
+        if labels.ndim < 1 or labels.shape[-1] < 1:
+            raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
+        return cls(labels=labels)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        n_points: int,
+        must_link: Iterable[tuple[int, int]] = (),
+        cannot_link: Iterable[tuple[int, int]] = (),
+    ) -> Constraints:
+        """Pairs of points that belong to the same cluster, and pairs that belong to different clusters.
+
+        What follows is added (if 0-1 and 1-2 must link, so must 0-2). Pairs that contradict each other are a
+        ``ValueError`` that names the chain of must-links and the cannot-link it runs into.
+        """
+        if isinstance(n_points, bool) or not isinstance(n_points, (int, np.integer)):
+            raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
+        if n_points < 1:
+            raise ValueError(f"n_points must be at least 1, got {n_points}.")
+        must = _check_pairs("must_link", must_link, int(n_points))
+        cannot = _check_pairs("cannot_link", cannot_link, int(n_points))
+        return _from_closed_relation(_close(int(n_points), must, cannot))
+
+    @classmethod
+    def from_matrix(cls, matrix: Any) -> Constraints:
+        """The paper's M_Ω: 1 same cluster, 0 different, nan unknown; shape (n, n), or (..., n, n) for a batch."""
+        values = np.asarray(to_numpy(matrix), dtype=np.float64)
+        if values.ndim < 2 or values.shape[-1] != values.shape[-2] or values.shape[-1] < 1:
+            raise ValueError(f"matrix must have shape (n, n) or (..., n, n) with n >= 1, got shape {values.shape}.")
+        known = ~np.isnan(values)
+        if not np.isin(values[known], (0.0, 1.0)).all():
+            wrong = values[known & ~np.isin(values, (0.0, 1.0))][0]
+            raise ValueError(f"matrix entries must be 1 (same), 0 (different) or nan (unknown), got {wrong}.")
+        if not np.array_equal(values, values.swapaxes(-1, -2), equal_nan=True):
+            raise ValueError(
+                "matrix must be symmetric: entries (i, j) and (j, i) differ. Give each pair once, both ways."
+            )
+        n = values.shape[-1]
+        if (values[..., range(n), range(n)] == 0).any():
+            raise ValueError("matrix has a 0 on its diagonal: a point cannot be apart from itself. Use 1 or nan there.")
+        relations = []
+        for problem in values.reshape(-1, n, n):
+            pairs = np.triu(np.ones((n, n), bool), 1)
+            relations.append(_close(n, np.argwhere(pairs & (problem == 1)), np.argwhere(pairs & (problem == 0))))
+        return _from_closed_relation(np.stack(relations).reshape(values.shape))
+
+    # ------------------------------------------------------------------------------------------------ properties
+
+    @property
+    def n_points(self) -> int:
+        return int(self._array.shape[-1])
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return tuple(self.labels.shape[:-1] if self.relation is None else self.relation.shape[:-2])
+
+    @property
+    def _array(self) -> Any:
+        return self.labels if self.relation is None else self.relation
+
+    @property
+    def min_clusters(self) -> Any:
+        """The smallest feasible number of clusters, an int, or an array for a batch.
+
+        Exact for labels. For general cannot-links it is a lower bound (the exact number is the chromatic number of a
+        graph): exact where it is 1 or 2, and otherwise the size of a clique found greedily, at least 3.
+        """
+        if self.relation is None:
+            n_groups, _ = _count_groups(self.labels)
+            return _scalar(n_groups.clip(min=1))
+        relations = self.relation.reshape(-1, self.n_points, self.n_points)
+        return _scalar(np.array([_chromatic_bound(r) for r in relations]).reshape(self.batch_shape))
+
+    @property
+    def max_clusters(self) -> Any:
+        """The largest feasible number of clusters, exact: the number of groups that must-links leave."""
+        if self.relation is None:
+            n_groups, n_known = _count_groups(self.labels)
+            return _scalar(self.n_points - n_known + n_groups)
+        leaders = (self.relation == SAME).argmax(-1) == np.arange(self.n_points)
+        return _scalar(leaders.sum(-1))
+
+    def matrix(self) -> Any:
+        """The paper's M_Ω with all that follows from it: 1 same, 0 different, nan unknown, unit diagonal."""
+        if self.relation is None:
+            labels = to_numpy(self.labels)
+            known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
+            same = labels[..., :, None] == labels[..., None, :]
+            result = np.where(known, same.astype(np.float64), np.nan)
+            result[..., range(self.n_points), range(self.n_points)] = 1.0
+        else:
+            result = np.where(self.relation == UNKNOWN, np.nan, self.relation.astype(np.float64))
+        return result
+
+    def agree(self, clustering: Any) -> Any:
+        """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
+        clustering = np.asarray(to_numpy(clustering))
+        together = clustering[..., :, None] == clustering[..., None, :]
+        matrix = self.matrix()
+        return _scalar((np.isnan(matrix) | (together == (matrix == 1))).all((-1, -2)))
+
+
+def _scalar(value: Any) -> Any:
+    """A plain Python number for a single NumPy problem; batches and other frameworks keep their arrays."""
+    return value.item() if framework_of(value) == "numpy" and np.ndim(value) == 0 else value
+
+
+def _check_integers(name: str, kind: str, dtype: Any) -> None:
+    if kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {dtype}. Convert with .astype(int), -1 where it is unknown.")
+
+
+def _count_groups(labels: Any) -> tuple[Any, Any]:
+    """(number of distinct labels, number of labelled points), without the -1."""
+    ordered = np.sort(labels, axis=-1)
+    new = ordered[..., 1:] != ordered[..., :-1]
+    n_groups = (new & (ordered[..., 1:] >= 0)).sum(-1) + (ordered[..., 0] >= 0)
+    return n_groups, (labels >= 0).sum(-1)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Pairs
+
+
+def _check_pairs(name: str, pairs: Iterable[tuple[int, int]], n_points: int) -> NDArray[np.intp]:
+    array = np.asarray(to_numpy(pairs) if hasattr(pairs, "shape") else list(pairs))
+    if array.size == 0:
+        return np.empty((0, 2), np.intp)
+    _check_integers(name, array.dtype.kind, array.dtype)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"{name} must be pairs of point numbers, shape (m, 2), got shape {array.shape}.")
+    outside = (array < 0) | (array >= n_points)
+    if outside.any():
+        i, j = array[outside.any(1)][0]
+        raise ValueError(f"{name} pair ({i}, {j}) is out of range: points are numbered 0 to {n_points - 1}.")
+    return array.astype(np.intp)
+
+
+def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int8]:
+    """The transitively closed relation, or a ValueError that explains the contradiction."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(must), np.int8), (must[:, 0], must[:, 1])), shape=(n, n))
+    _, group = connected_components(graph, directed=False)
+    for i, j in cannot:
+        if group[i] == group[j]:
+            raise ValueError(_explain_contradiction(int(i), int(j), must))
+    apart = np.zeros((group.max() + 1,) * 2, bool)
+    apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
+    apart |= apart.T
+    same = group[:, None] == group[None, :]
+    return np.where(same, SAME, np.where(apart[group][:, group], DIFFERENT, UNKNOWN)).astype(np.int8)
+
+
+def _explain_contradiction(i: int, j: int, must: NDArray[np.intp]) -> str:
+    if i == j:
+        return f"Contradictory constraints: cannot_link has ({i}, {i}), but a point cannot be apart from itself."
+    neighbours: dict[int, list[int]] = {}
+    for a, b in must.tolist():
+        neighbours.setdefault(a, []).append(b)
+        neighbours.setdefault(b, []).append(a)
+    came_from = {i: i}
+    queue = deque([i])
+    while j not in came_from:
+        a = queue.popleft()
+        for b in neighbours[a]:
+            if b not in came_from:
+                came_from[b] = a
+                queue.append(b)
+    chain = [j]
+    while chain[-1] != i:
+        chain.append(came_from[chain[-1]])
+    links = ", ".join(f"({a}, {b})" for a, b in zip(chain[::-1], chain[-2::-1], strict=False))
+    return (
+        f"Contradictory constraints: ({i}, {j}) must stay apart, but the must-links {links} join them. "
+        "Remove one of these pairs."
+    )
+
+
+def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
+    """Label form if everything known is of that form: any two groups that are constrained at all stay apart."""
+    n = relation.shape[-1]
+    group = (relation == SAME).argmax(-1)  # the smallest point of one's group
+    size = (relation == SAME).sum(-1)
+    constrained = (size > 1) | (relation == DIFFERENT).any(-1)
+    both = constrained[..., :, None] & constrained[..., None, :]
+    if ((relation != UNKNOWN) | ~both).all():
+        return Constraints(labels=np.where(constrained, group, -1).astype(np.int64).reshape(*relation.shape[:-2], n))
+    return Constraints(relation=relation)
+
+
+def _chromatic_bound(relation: NDArray[np.int8]) -> int:
+    """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
+    leaders = np.flatnonzero((relation == SAME).argmax(-1) == np.arange(len(relation)))
+    apart = (relation == DIFFERENT)[np.ix_(leaders, leaders)]
+    if not apart.any():
+        return 1
+    if _is_bipartite(apart):
+        return 2
+    clique: list[int] = []
+    for v in np.argsort(-apart.sum(0), kind="stable"):
+        if apart[v, clique].all():
+            clique.append(int(v))
+    return max(3, len(clique))
+
+
+def _is_bipartite(graph: NDArray[np.bool_]) -> bool:
+    side = np.zeros(len(graph), np.int8)
+    for start in range(len(graph)):
+        if side[start]:
+            continue
+        side[start] = 1
+        queue = deque([start])
+        while queue:
+            v = queue.popleft()
+            neighbours = np.flatnonzero(graph[v])
+            if (side[neighbours] == side[v]).any():
+                return False
+            fresh = neighbours[side[neighbours] == 0]
+            side[fresh] = -side[v]
+            queue.extend(fresh.tolist())
+    return True

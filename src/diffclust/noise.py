@@ -1,0 +1,173 @@
+"""The one definition of noise.
+
+Noise is a pure function of ``(seed, draw, i, j)``, made by the counter-based generator Philox4x32-10
+(Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Nothing of size
+``n_draws * n * n`` is ever stored: any draw can be made again, anywhere, in any order.
+
+**Layout.** The key is the 64-bit seed; the counter is ``(j // 2, i // 2, draw low, draw high)`` for ``i < j``.
+One call of the generator gives four words, which serve the 2 x 2 block of pairs that share this counter:
+``(i, j)`` takes word ``2 * (i % 2) + j % 2``. A solver that reads rows *and* columns of the symmetric matrix then
+uses two of the four words whichever way it goes.
+
+**Normal noise** is Box-Muller on words (0, 1) and (2, 3). **Gumbel noise** is ``-log(-log(u))``, a word each.
+
+**The same bits everywhere.** Logarithm, sine and cosine are polynomials written out here in float32 additions,
+multiplications and square roots, each of which IEEE 754 defines to the last bit. A backend that does the same
+operations in the same order, without fusing a multiplication and an addition, gets the same noise to the last bit,
+and therefore the same forests. The functions below run unchanged on NumPy arrays and, compiled by Numba, on scalars.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+KINDS = ("normal", "gumbel")
+
+MASK = np.uint64(0xFFFFFFFF)
+_BITS_32 = np.uint64(32)
+_MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+
+_ONE, _HALF, _QUARTER, _MINUS_TWO = np.float32(1.0), np.float32(0.5), np.float32(0.25), np.float32(-2.0)
+_TWO_TO_MINUS_30, _TWO_TO_MINUS_32 = np.float32(2.0**-30), np.float32(2.0**-32)
+_BITS_30, _QUARTER_TURN = np.uint64(30), np.uint64(0x3FFFFFFF)
+_HALF_QUARTER_TURN = np.int32(1 << 29)
+_BIT_0, _BIT_1 = np.uint64(1), np.uint64(2)
+
+# Bits of float32 sqrt(1/2): subtracting them before taking the exponent leaves a mantissa in [sqrt(1/2), sqrt(2)).
+_SQRT_HALF_BITS = np.int32(0x3F3504F3)
+_MANTISSA_BITS = np.int32(23)
+_LN2 = np.float32(0.6931471805599453)
+
+# log(1 + f) = f * P(f) on [sqrt(1/2) - 1, sqrt(2) - 1], minimax in relative error: 1.7e-7.
+_L0, _L1, _L2, _L3 = np.float32(0.99999994), np.float32(-0.500003457), np.float32(0.333356082), np.float32(-0.249715596)
+_L4, _L5, _L6, _L7 = np.float32(0.19884236), np.float32(-0.17212428), np.float32(0.16338143), np.float32(-0.103787065)
+
+# sin(t * pi/2) = t * S(t^2) and cos(t * pi/2) = 1 + t^2 * C(t^2) on [-1/2, 1/2], minimax: 3e-9 and 1.8e-7.
+_S0, _S1, _S2, _S3 = np.float32(1.57079633), np.float32(-0.645963482), np.float32(0.0796815705), np.float32(-0.00460146)
+_C0, _C1, _C2 = np.float32(-1.23370011), np.float32(0.253639479), np.float32(-0.0205224754)
+
+
+def philox_round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
+    """One round: two 32 x 32 -> 64 bit products, whose halves are swapped, and xor with counter and key."""
+    product_0, product_1 = c0 * _MULTIPLIER_0, c2 * _MULTIPLIER_1
+    high_0, high_1 = product_0 >> _BITS_32, product_1 >> _BITS_32
+    return high_1 ^ c1 ^ k0, product_1 & MASK, high_0 ^ c3 ^ k1, product_0 & MASK
+
+
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
+    """Philox4x32-10: four 32-bit words from a counter of four words and a key of two, each held in a uint64."""
+    # Written out rather than looped: a compiler can then vectorise the loop around the call.
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+    return c0, c1, c2, c3
+
+
+def log_polynomial(f: Any) -> Any:
+    """log(1 + f) for f in [sqrt(1/2) - 1, sqrt(2) - 1]."""
+    return f * (_L0 + f * (_L1 + f * (_L2 + f * (_L3 + f * (_L4 + f * (_L5 + f * (_L6 + f * _L7)))))))
+
+
+def log(u: Any) -> Any:
+    """Natural logarithm of a positive normal float32."""
+    bits = np.float32(u).view(np.int32)
+    exponent = np.int32((bits - _SQRT_HALF_BITS) >> _MANTISSA_BITS)
+    mantissa = np.int32(bits - (exponent << _MANTISSA_BITS)).view(np.float32)
+    return np.float32(exponent) * _LN2 + log_polynomial(mantissa - _ONE)
+
+
+def uniform(word: Any) -> Any:
+    """The word as a float32 in [2^-33, 1]."""
+    return (np.float32(np.uint32(word)) + _HALF) * _TWO_TO_MINUS_32
+
+
+def normal_pair(word_0: Any, word_1: Any) -> tuple[Any, Any]:
+    """Two standard normals by Box-Muller: radius from the first word, angle from the second; |z| < 6.77."""
+    radius = np.sqrt(_MINUS_TWO * log(uniform(word_0)))
+    # The angle is (quadrant + t) quarter turns with t in [-1/2, 1/2); products with 0, 1 and -1 are exact.
+    t = np.float32(np.int32(np.int32(word_1 & _QUARTER_TURN) - _HALF_QUARTER_TURN)) * _TWO_TO_MINUS_30
+    t2 = t * t
+    sine = t * (_S0 + t2 * (_S1 + t2 * (_S2 + t2 * _S3)))
+    cosine = _ONE + t2 * (_C0 + t2 * (_C1 + t2 * _C2))
+    quadrant = word_1 >> _BITS_30
+    odd = np.float32(np.uint32(quadrant & _BIT_0))
+    sign = _ONE - np.float32(np.uint32(quadrant & _BIT_1))
+    even = _ONE - odd
+    return radius * (sign * (cosine * even - sine * odd)), radius * (sign * (sine * even + cosine * odd))
+
+
+def gumbel(word: Any) -> Any:
+    """A standard Gumbel variable, -log(E) with E = -log(1 - v) exponential; below 22.9."""
+    v, rest = uniform(word), uniform(MASK - word)
+    # Near v = 0 the log of `rest`, rounded near 1, would lose what -log(1 - v) lives on: there log1p(-v) is taken.
+    near = v < _QUARTER
+    return -log(-np.where(near, log_polynomial(-np.minimum(v, _QUARTER)), log(rest)))
+
+
+def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
+    """The two 32-bit words of the key; negative seeds (of signed integer types) count modulo 2^64."""
+    seed = int(seed)
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed must fit into 64 bits, got {seed}. Pass an int from 0 to 2**64 - 1.")
+    return np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)
+
+
+def check_kind(noise: str) -> str:
+    if noise not in KINDS:
+        raise ValueError(f"noise must be one of {KINDS}, got {noise!r}.")
+    return noise
+
+
+def sample(seed: int, n_draws: int, n: int, noise: str = "normal", *, first_draw: int = 0) -> NDArray[np.float32]:
+    """The noise of draws ``first_draw, first_draw + 1, ...``: float32 of shape (n_draws, n, n).
+
+    Each matrix is symmetric with a zero diagonal and one independent variable for every pair. With the same
+    ``seed``, draw ``b`` of every operator, loss and backend solves ``similarity + epsilon * sample(...)[b]``.
+
+    >>> z = sample(seed=0, n_draws=2, n=3)
+    >>> bool((z == z.swapaxes(-1, -2)).all()), float(abs(z.diagonal(axis1=1, axis2=2)).max())
+    (True, 0.0)
+    """
+    check_kind(noise)
+    for name, value in (("n_draws", n_draws), ("n", n), ("first_draw", first_draw)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
+        if value < 0:
+            raise ValueError(f"{name} must not be negative, got {value}.")
+    k0, k1 = split_seed(seed)
+    half = (n + 1) // 2
+    rows, columns = (index.astype(np.uint64) for index in np.triu_indices(half))
+    draws = np.arange(first_draw, first_draw + n_draws, dtype=np.uint64)
+    result = np.zeros((n_draws, 2 * half, 2 * half), np.float32)
+    a, b = rows.astype(np.intp), columns.astype(np.intp)
+    for position, draw in enumerate(draws):
+        zero = np.zeros_like(rows)
+        words = philox(columns, rows, zero + (draw & MASK), zero + (draw >> _BITS_32), k0, k1)
+        if noise == "normal":
+            values = (*normal_pair(words[0], words[1]), *normal_pair(words[2], words[3]))
+        else:
+            values = tuple(gumbel(word) for word in words)
+        z = result[position]
+        z[2 * a, 2 * b], z[2 * a, 2 * b + 1], z[2 * a + 1, 2 * b], z[2 * a + 1, 2 * b + 1] = values
+    result = np.triu(result[:, :n, :n], 1)
+    return result + result.swapaxes(-1, -2)

@@ -1,0 +1,35 @@
+"""The forest solvers. A solver knows arrays and integers only; this table says which one serves which array.
+
+Every solver has the same functions: ``solve`` and the sums over draws that expectations and gradients are made of. A
+new backend is one file here and one row of the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from diffclust.frameworks import framework_of
+
+TABLE = {
+    ("numpy", "cpu"): "diffclust.solvers.cpu",
+}
+
+
+class Forests(NamedTuple):
+    """What ``solve`` returns for ``problems x solves x draws``; the solves are (free, constrained) or one of them."""
+
+    edges: Any  # (problems, solves, draws, n - 1, 2) int32, by decreasing perturbed similarity, then (-1, -1)
+    labels: Any  # (problems, solves, draws, n) int32, trees numbered by their smallest point
+    values: Any  # (problems, solves, draws) <A, similarity + epsilon * noise>, every edge counted twice
+
+
+def solver_for(array: Any) -> ModuleType:
+    """The solver that runs on this array, e.g. ``solver_for(x).__name__ == "diffclust.solvers.cpu"``."""
+    framework = framework_of(array)
+    device = array.device.type if framework == "torch" else "cpu"
+    if (framework, device) not in TABLE:
+        supported = ", ".join(f"{f} on {d}" for f, d in TABLE)
+        raise TypeError(f"No solver for {framework} arrays on {device}: there are solvers for {supported}.")
+    return importlib.import_module(TABLE[framework, device])

@@ -1,0 +1,652 @@
+"""The forest solver for CPUs: Numba, threads over draws, noise made inside the kernel.
+
+A draw costs one pass that writes ``similarity + epsilon * noise`` into a scratch matrix of its thread, and one Prim per
+solve on that matrix. Memory is O(threads * n^2 + n_draws * n).
+
+One routine, :func:`_grow`, carries both solves. With labels and must-links first the constrained forest is again
+one maximum spanning tree: it is grown inside each labelled group, then from all labelled points at once, as if they
+were glued to one root, to the unlabelled ones. Constraints that are not of that form go through :func:`_agglomerate`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+from diffclust import noise as noise_definition
+from diffclust.noise import gumbel, normal_pair, philox
+from diffclust.solvers import Forests
+from diffclust.solvers.tree import number_trees
+
+for _function in (
+    noise_definition.philox_round,
+    noise_definition.philox,
+    noise_definition.log_polynomial,
+    noise_definition.log,
+    noise_definition.uniform,
+    noise_definition.normal_pair,
+    noise_definition.gumbel,
+):
+    register_jitable(forceinline=True)(_function)
+
+_jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+
+NORMAL, GUMBEL = (noise_definition.KINDS.index(kind) for kind in ("normal", "gumbel"))
+
+
+BLOCKS = 1024  # 2 x 2 blocks of noise made at a time: words, noise and indices stay in the first-level cache
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Noise
+
+
+@_jit
+def _noise_blocks(rows, columns, count, key_0, key_1, draw_low, draw_high, kind, words, z):
+    """Noise of ``count`` 2 x 2 blocks: z[0] to z[3] are the four pairs of each block. Loops long enough for vectors."""
+    words_0, words_1, words_2, words_3 = words[0], words[1], words[2], words[3]
+    for c in range(count):
+        word = philox(np.uint64(columns[c]), np.uint64(rows[c]), draw_low, draw_high, key_0, key_1)
+        words_0[c] = np.uint32(word[0])
+        words_1[c] = np.uint32(word[1])
+        words_2[c] = np.uint32(word[2])
+        words_3[c] = np.uint32(word[3])
+    if kind == NORMAL:
+        for pair in range(2):
+            radius, angle, first, second = words[2 * pair], words[2 * pair + 1], z[2 * pair], z[2 * pair + 1]
+            for c in range(count):
+                first[c], second[c] = normal_pair(np.uint64(radius[c]), np.uint64(angle[c]))
+    else:
+        for lane in range(4):
+            source, target = words[lane], z[lane]
+            for c in range(count):
+                target[c] = gumbel(np.uint64(source[c]))
+
+
+@_jit
+def _next_blocks(row, column, half, rows, columns):
+    """The next blocks in reading order of the upper triangle from (row, column): (how many, row, column after them)."""
+    count = 0
+    while row < half and count < rows.shape[0]:
+        rows[count] = row
+        columns[count] = column
+        count += 1
+        column += 1
+        if column == half:
+            row += 1
+            column = row
+    return count, row, column
+
+
+@_jit
+def _split_draw(draw, antithetic):
+    """Counter words and sign of a draw: antithetic draws 2m and 2m + 1 are the same noise with opposite signs."""
+    number = draw // np.uint64(2) if antithetic else draw
+    sign = -1.0 if antithetic and draw % np.uint64(2) == np.uint64(1) else 1.0
+    return number & np.uint64(0xFFFFFFFF), number >> np.uint64(32), sign
+
+
+@_jit
+def _perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, words, z, weights):
+    """weights = similarity + epsilon * noise, the product rounded to float32 as NumPy does it."""
+    n = similarity.shape[0]
+    half = (n + 1) // 2
+    draw_low, draw_high, sign = _split_draw(draw, antithetic)
+    scale = np.float32(np.float32(sign) * epsilon)
+    rows, columns = blocks[0], blocks[1]
+    row, column = 0, 0
+    while row < half:
+        count, row, column = _next_blocks(row, column, half, rows, columns)
+        _noise_blocks(rows, columns, count, key_0, key_1, draw_low, draw_high, kind, words, z)
+        for c in range(count):
+            i, j = 2 * rows[c], 2 * columns[c]
+            if j + 1 < n and i < j:
+                _set_pair(weights, i, j, similarity[i, j] + scale * z[0, c])
+                _set_pair(weights, i, j + 1, similarity[i, j + 1] + scale * z[1, c])
+                _set_pair(weights, i + 1, j, similarity[i + 1, j] + scale * z[2, c])
+                _set_pair(weights, i + 1, j + 1, similarity[i + 1, j + 1] + scale * z[3, c])
+            elif j + 1 < n:  # on the diagonal
+                _set_pair(weights, i, j + 1, similarity[i, j + 1] + scale * z[1, c])
+            elif i < j:  # the last column of an odd n
+                _set_pair(weights, i, j, similarity[i, j] + scale * z[0, c])
+                _set_pair(weights, i + 1, j, similarity[i + 1, j] + scale * z[2, c])
+
+
+@_jit
+def _set_pair(matrix, i, j, value):
+    matrix[i, j] = value
+    matrix[j, i] = value
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Trees
+
+
+@_jit
+def _grow(weights, members, n_members, n_roots, key, parent, edges, edge_weights, n_edges):
+    """Prim: connect ``members[n_roots:n_members]`` to the roots ``members[:n_roots]``, which count as one tree.
+
+    Appends to ``edges`` and ``edge_weights`` and returns their new number. Reorders ``members``. Edges are compared by
+    (weight, smaller pair); among edges to one point the smaller pair is the one with the smaller other end.
+    """
+    n = weights.shape[0]
+    n_open = n_members - n_roots
+    open_points = members[n_roots:n_members]
+    for c in range(n_open):
+        key[c] = -np.inf
+        parent[c] = n
+    for r in range(n_roots - 1):
+        u = members[r]
+        row = weights[u]
+        for c in range(n_open):
+            weight = row[open_points[c]]
+            if weight > key[c] or (weight == key[c] and u < parent[c]):
+                key[c] = weight
+                parent[c] = u
+    u = members[n_roots - 1]
+    while n_open > 0:
+        row = weights[u]
+        best = 0
+        best_key = -np.inf
+        best_low, best_high = n, n
+        for c in range(n_open):
+            v = open_points[c]
+            weight = row[v]
+            if weight > key[c] or (weight == key[c] and u < parent[c]):
+                key[c] = weight
+                parent[c] = u
+            if key[c] >= best_key:
+                low, high = min(v, parent[c]), max(v, parent[c])
+                if key[c] > best_key or low < best_low or (low == best_low and high < best_high):
+                    best, best_key, best_low, best_high = c, key[c], low, high
+        u = open_points[best]
+        edges[n_edges, 0] = best_low
+        edges[n_edges, 1] = best_high
+        edge_weights[n_edges] = best_key
+        n_edges += 1
+        n_open -= 1
+        open_points[best] = open_points[n_open]
+        open_points[n_open] = u
+        key[best] = key[n_open]
+        parent[best] = parent[n_open]
+    return n_edges
+
+
+@_jit
+def _before(edges, edge_weights, a, b):
+    """Whether edge a stands before edge b in the total order."""
+    if edge_weights[a] != edge_weights[b]:
+        return edge_weights[a] > edge_weights[b]
+    if edges[a, 0] != edges[b, 0]:
+        return edges[a, 0] < edges[b, 0]
+    return edges[a, 1] < edges[b, 1]
+
+
+@_jit
+def _sort_edges(edges, edge_weights, start, stop, order, buffer):
+    """order[start:stop] = the edges start..stop-1 by the total order: insertion sort in runs, then merges."""
+    run = 16
+    for low in range(start, stop, run):
+        for a in range(low, min(low + run, stop)):
+            position = a
+            while position > low and _before(edges, edge_weights, a, order[position - 1]):
+                order[position] = order[position - 1]
+                position -= 1
+            order[position] = a
+    while run < stop - start:
+        for low in range(start, stop - run, 2 * run):
+            middle, high = low + run, min(low + 2 * run, stop)
+            for a in range(low, middle):
+                buffer[a] = order[a]
+            left, right, out = low, middle, low
+            while left < middle:
+                if right < high and _before(edges, edge_weights, order[right], buffer[left]):
+                    order[out] = order[right]
+                    right += 1
+                else:
+                    order[out] = buffer[left]
+                    left += 1
+                out += 1
+        run *= 2
+
+
+@_jit
+def _write_forest(edges, edge_weights, n_edges, in_order, order, buffer, leader, edges_out, labels_out):
+    """Write the chosen edges by the total order, and their trees, return <A, weights>."""
+    if in_order:
+        for e in range(n_edges):
+            order[e] = e
+    else:
+        _sort_edges(edges, edge_weights, 0, n_edges, order, buffer)
+    total = 0.0
+    for e in range(n_edges):
+        edges_out[e, 0] = edges[order[e], 0]
+        edges_out[e, 1] = edges[order[e], 1]
+        total += edge_weights[order[e]]
+    for e in range(n_edges, edges_out.shape[0]):
+        edges_out[e, 0] = -1
+        edges_out[e, 1] = -1
+    number_trees(edges_out, n_edges, leader, labels_out)
+    return 2.0 * total
+
+
+@_jit
+def _keep_strongest(edges, edge_weights, start, stop, n_keep, order, buffer, spare_edges, spare_weights):
+    """Move the ``n_keep`` strongest existing edges of start..stop-1, in order, to its front; return how many."""
+    _sort_edges(edges, edge_weights, start, stop, order, buffer)
+    n_kept = 0
+    while n_kept < min(n_keep, stop - start) and edge_weights[order[start + n_kept]] > -np.inf:
+        spare_edges[n_kept, 0] = edges[order[start + n_kept], 0]
+        spare_edges[n_kept, 1] = edges[order[start + n_kept], 1]
+        spare_weights[n_kept] = edge_weights[order[start + n_kept]]
+        n_kept += 1
+    for e in range(n_kept):
+        edges[start + e, 0] = spare_edges[e, 0]
+        edges[start + e, 1] = spare_edges[e, 1]
+        edge_weights[start + e] = spare_weights[e]
+    return n_kept
+
+
+@_jit
+def _free_forest(weights, k, scratch):
+    """The k-forest without constraints: the maximum spanning tree less its k - 1 weakest edges."""
+    members, key, parent, edges, edge_weights, order, buffer, spare_edges, spare_weights = scratch
+    n = weights.shape[0]
+    for i in range(n):
+        members[i] = i
+    n_edges = _grow(weights, members, n, 1, key, parent, edges, edge_weights, 0)
+    return _keep_strongest(edges, edge_weights, 0, n_edges, n - k, order, buffer, spare_edges, spare_weights)
+
+
+@_jit
+def _label_forest(weights, by_group, group_ends, n_groups, k, scratch):
+    """The constrained k-forest for labels, must-links first; -1 when some group is not connected by itself.
+
+    ``by_group`` lists the points group after group, the unlabelled ones last.
+    """
+    members, key, parent, edges, edge_weights, order, buffer, spare_edges, spare_weights = scratch
+    n = weights.shape[0]
+    n_edges = 0
+    start = 0
+    for group in range(n_groups):
+        size = group_ends[group] - start
+        for c in range(size):
+            members[c] = by_group[start + c]
+        n_edges = _grow(weights, members, size, 1, key, parent, edges, edge_weights, n_edges)
+        start = group_ends[group]
+    for e in range(n_edges):
+        if edge_weights[e] == -np.inf:
+            return -1
+    for c in range(n):
+        members[c] = by_group[c]
+    n_unlabelled = n - start
+    stop = _grow(weights, members, n, max(start, 1), key, parent, edges, edge_weights, n_edges)
+    n_keep = n_groups + n_unlabelled - k
+    return n_edges + _keep_strongest(
+        edges, edge_weights, n_edges, stop, n_keep, order, buffer, spare_edges, spare_weights
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------
+# General constraints: the true greedy, as agglomeration
+
+
+@_jit
+def _better(weights, codes, row, a, b):
+    """Whether the best edge from tree ``row`` to tree a stands before the one to tree b."""
+    if weights[row, a] != weights[row, b]:
+        return weights[row, a] > weights[row, b]
+    return codes[row, a] < codes[row, b]
+
+
+@_jit
+def _allowed(r, s, block, apart, open_blocks):
+    return block[r] == block[s] or (open_blocks and not apart[block[r], block[s]])
+
+
+@_jit
+def _nearest(weights, codes, r, alive, n_alive, block, apart, open_blocks):
+    """The tree that r may join first, or -1."""
+    best = -1
+    for c in range(n_alive):
+        s = alive[c]
+        if s == r or weights[r, s] == -np.inf or not _allowed(r, s, block, apart, open_blocks):
+            continue
+        if best < 0 or _better(weights, codes, r, s, best):
+            best = s
+    return best
+
+
+@_jit
+def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, alive, nearest, edges, edge_weights):
+    """The constrained greedy of ``reference.kruskal`` without sorting n^2 edges; returns the number of edges.
+
+    Trees are merged best pair first. ``weights[r, s]`` and ``codes[r, s]`` become the best edge between trees r and
+    s, and each tree remembers its best allowed partner. ``block`` is as in the reference: joins inside a block are
+    always allowed, joins between blocks while ``open_blocks``. With must-links first, blocks open only when no join
+    inside a block is left, and they close when k blocks are left. Overwrites ``weights``.
+    """
+    n = weights.shape[0]
+    n_blocks = 0
+    for i in range(n):
+        alive[i] = i
+        block[i] = i
+        for j in range(n):
+            codes[i, j] = min(i, j) * n + max(i, j)
+            apart[i, j] = relation[i, j] == 0
+        for j in range(i):
+            if relation[i, j] == 1:
+                block[i] = j
+                break
+        n_blocks += block[i] == i
+    n_alive = n
+    n_edges = 0
+    may_open = n_blocks > k
+    open_blocks = may_open and not must_link_first
+    stale = True
+    while True:
+        if stale:
+            for c in range(n_alive):
+                nearest[alive[c]] = _nearest(weights, codes, alive[c], alive, n_alive, block, apart, open_blocks)
+            stale = False
+        r = -1
+        for c in range(n_alive):
+            t = alive[c]
+            if nearest[t] < 0:
+                continue
+            if r < 0:
+                r = t
+                continue
+            weight, best = weights[t, nearest[t]], weights[r, nearest[r]]
+            if weight > best or (weight == best and codes[t, nearest[t]] < codes[r, nearest[r]]):
+                r = t
+        if r < 0:
+            if open_blocks or not may_open:
+                return n_edges
+            open_blocks = True
+            stale = True
+            continue
+
+        s = nearest[r]
+        edges[n_edges, 0] = codes[r, s] // n
+        edges[n_edges, 1] = codes[r, s] % n
+        edge_weights[n_edges] = weights[r, s]
+        n_edges += 1
+
+        for c in range(n_alive):
+            if alive[c] == s:
+                alive[c] = alive[n_alive - 1]
+                break
+        n_alive -= 1
+        joined = block[r] != block[s]
+        if joined:
+            kept, gone = block[r], block[s]
+            for t in range(n):
+                if apart[gone, t]:
+                    apart[kept, t] = True
+                    apart[t, kept] = True
+            for c in range(n_alive):
+                if block[alive[c]] == gone:
+                    block[alive[c]] = kept
+            n_blocks -= 1
+            if n_blocks == k:
+                open_blocks = False
+                may_open = False
+                stale = True
+        for c in range(n_alive):
+            t = alive[c]
+            if t != r and _better(weights, codes, t, s, r):
+                weights[r, t] = weights[t, r] = weights[t, s]
+                codes[r, t] = codes[t, r] = codes[t, s]
+        if stale:
+            continue
+        for c in range(n_alive):
+            t = alive[c]
+            if t == r:
+                nearest[t] = _nearest(weights, codes, t, alive, n_alive, block, apart, open_blocks)
+            elif nearest[t] == r or nearest[t] == s:
+                # The better of two best edges is still the best, if the joined tree may be joined at all.
+                if _allowed(t, r, block, apart, open_blocks):
+                    nearest[t] = r
+                else:
+                    nearest[t] = _nearest(weights, codes, t, alive, n_alive, block, apart, open_blocks)
+            elif joined and nearest[t] >= 0 and not _allowed(t, nearest[t], block, apart, open_blocks):
+                nearest[t] = _nearest(weights, codes, t, alive, n_alive, block, apart, open_blocks)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# All draws
+
+
+@_jit
+def _group_points(labels, by_group, group_ends):
+    """Points sorted by label, unlabelled (negative) last; returns the number of groups."""
+    n = labels.shape[0]
+    order = np.argsort(labels, kind="mergesort")
+    n_unknown = 0
+    while n_unknown < n and labels[order[n_unknown]] < 0:
+        n_unknown += 1
+    n_known = n - n_unknown
+    for c in range(n):
+        by_group[c] = order[(c + n_unknown) % n]
+    n_groups = 0
+    for c in range(n_known):
+        if c + 1 == n_known or labels[by_group[c]] != labels[by_group[c + 1]]:
+            group_ends[n_groups] = c + 1
+            n_groups += 1
+    return n_groups
+
+
+@_jit
+def _relation_of_labels(labels, relation):
+    n = labels.shape[0]
+    for i in range(n):
+        for j in range(n):
+            known = labels[i] >= 0 and labels[j] >= 0
+            relation[i, j] = (1 if labels[i] == labels[j] else 0) if known else -1
+        relation[i, i] = 1
+
+
+@_jit
+def _solve_items(
+    similarity, n_clusters, labels, relation, form, must_link_first, free, key_0, key_1, first_draw, antithetic,
+    epsilon, kind, start, stop, edges_out, labels_out, values_out,
+):  # fmt: skip
+    """Solve items start..stop-1 of ``problems x draws``. ``form``: NO_CONSTRAINTS, LABELS or RELATION."""
+    n_draws, n = edges_out.shape[2], similarity.shape[1]
+    blocks = np.empty((2, BLOCKS), np.uint32)
+    words, z = np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
+    general = form == RELATION or (form == LABELS and not must_link_first)
+    own_weights = epsilon != 0 or general
+    weights = np.empty((n, n) if own_weights else (0, 0), similarity.dtype)
+    scratch = (
+        np.empty(n, np.int32), np.empty(n, similarity.dtype), np.empty(n, np.int32),
+        np.empty((n, 2), np.int32), np.empty(n, similarity.dtype), np.empty(n, np.int32), np.empty(n, np.int32),
+        np.empty((n, 2), np.int32), np.empty(n, similarity.dtype),
+    )  # fmt: skip
+    _, _, leader, edges, edge_weights, order, buffer, _, _ = scratch
+    by_group, group_ends = np.empty(n, np.int32), np.empty(n, np.int32)
+    codes = np.empty((n, n) if general else (0, 0), np.int64)
+    apart = np.empty((n, n) if general else (0, 0), np.bool_)
+    own_relation = np.empty((n, n) if general else (0, 0), np.int8)
+    block, alive, nearest = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
+    n_groups, grouped = 0, -1
+    constrained = 1 if free else 0
+
+    for item in range(start, stop):
+        problem, draw = item // n_draws, item % n_draws
+        k = n_clusters[problem]
+        matrix = similarity[problem]
+        if k < 0:  # not a number: see solve()
+            edges_out[problem, :, draw] = -1
+            labels_out[problem, :, draw] = 0
+            values_out[problem, :, draw] = np.nan
+            continue
+        if epsilon != 0:
+            _perturb(
+                matrix, key_0, key_1, first_draw + np.uint64(draw), antithetic, epsilon, kind, blocks, words, z, weights
+            )
+            matrix = weights
+        if free:
+            n_edges = _free_forest(matrix, k, scratch)
+            values_out[problem, 0, draw] = _write_forest(
+                edges, edge_weights, n_edges, True, order, buffer, leader, edges_out[problem, 0, draw],
+                labels_out[problem, 0, draw],
+            )  # fmt: skip
+        if form == NO_CONSTRAINTS:
+            continue
+        n_edges = -1
+        if form == LABELS and must_link_first:
+            if grouped != problem:
+                n_groups = _group_points(labels[problem], by_group, group_ends)
+                grouped = problem
+            n_edges = _label_forest(matrix, by_group, group_ends, n_groups, k, scratch)
+        if n_edges < 0:
+            if codes.shape[0] != n:  # rare: missing edges cut a labelled group into pieces
+                codes, apart = np.empty((n, n), np.int64), np.empty((n, n), np.bool_)
+                own_relation = np.empty((n, n), np.int8)
+            if weights.shape[0] != n:
+                weights = np.empty((n, n), similarity.dtype)
+            if epsilon == 0:
+                weights[:] = matrix
+            if form == LABELS:
+                _relation_of_labels(labels[problem], own_relation)
+            else:
+                own_relation[:] = relation[problem]
+            n_edges = _agglomerate(
+                weights, own_relation, k, must_link_first, codes, apart, block, alive, nearest, edges, edge_weights
+            )
+        values_out[problem, constrained, draw] = _write_forest(
+            edges, edge_weights, n_edges, False, order, buffer, leader, edges_out[problem, constrained, draw],
+            labels_out[problem, constrained, draw],
+        )  # fmt: skip
+
+
+NO_CONSTRAINTS, LABELS, RELATION = range(3)
+
+
+def solve(
+    similarity: NDArray[Any],
+    n_clusters: NDArray[Any],
+    *,
+    labels: NDArray[Any] | None = None,
+    relation: NDArray[Any] | None = None,
+    must_link_first: bool = True,
+    free: bool = True,
+    seed: int = 0,
+    first_draw: int = 0,
+    n_draws: int = 1,
+    epsilon: float = 0.0,
+    noise: str = "normal",
+    antithetic: bool = False,
+) -> Forests:
+    """Forests of ``similarity + epsilon * noise`` for every problem and draw.
+
+    Args:
+        similarity: (problems, n, n) float32 or float64, exactly symmetric; the diagonal is ignored.
+        n_clusters: (problems,) integers.
+        labels: (problems, n) integers, negative is unknown; or
+        relation: (problems, n, n) int8, 1 same, 0 different, -1 unknown, transitively closed; or neither.
+        free: also (or, without constraints, only) the forests without constraints.
+
+    A problem with a NaN gets NaN values and no edges. Fewer edges than n - k mean that the greedy got stuck.
+    """
+    n_problems, n, _ = similarity.shape
+    form = NO_CONSTRAINTS if labels is None and relation is None else LABELS if relation is None else RELATION
+    free = free or form == NO_CONSTRAINTS
+    n_solves = int(free) + int(form != NO_CONSTRAINTS)
+    edges = np.empty((n_problems, n_solves, n_draws, max(n - 1, 0), 2), np.int32)
+    trees = np.empty((n_problems, n_solves, n_draws, n), np.int32)
+    values = np.empty((n_problems, n_solves, n_draws), np.float64)
+    clusters = np.where(np.isnan(similarity).any(axis=(1, 2)), -1, n_clusters).astype(np.int32)
+    if labels is None:
+        labels = np.empty((0, 0), np.int64)
+    if relation is None:
+        relation = np.empty((0, 0, 0), np.int8)
+    key_0, key_1 = noise_definition.split_seed(seed)
+    arguments = (
+        np.ascontiguousarray(similarity), clusters, np.ascontiguousarray(labels, np.int64),
+        np.ascontiguousarray(relation, np.int8), form, must_link_first, free, key_0, key_1, np.uint64(first_draw),
+        antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
+    )  # fmt: skip
+    _in_threads(lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * n_draws)
+    return Forests(edges, trees, values)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Sums over draws
+
+
+@_jit
+def _count_edges(edges, start, stop, counts):
+    for problem in range(start, stop):
+        for draw in range(edges.shape[1]):
+            for e in range(edges.shape[2]):
+                i, j = edges[problem, draw, e]
+                if i < 0:
+                    break
+                counts[problem, i, j] += 1
+                counts[problem, j, i] += 1
+
+
+def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """(problems, n, n) number of draws whose forest has the edge, from edges (problems, draws, n - 1, 2)."""
+    counts = np.zeros((edges.shape[0], n, n), np.int32)
+    _in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
+    return counts
+
+
+@_jit
+def _count_pairs(labels, start, stop, counts):
+    n = labels.shape[2]
+    for item in range(start, stop):
+        problem, i = item // n, item % n
+        row = counts[problem, i]
+        for draw in range(labels.shape[1]):
+            tree = labels[problem, draw]
+            own = tree[i]
+            for j in range(n):
+                row[j] += np.int32(tree[j] == own)
+
+
+def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(problems, n, n) number of draws in which i and j share a tree, from labels (problems, draws, n)."""
+    n_problems, _, n = labels.shape
+    counts = np.zeros((n_problems, n, n), np.int32)
+    _in_threads(lambda start, stop: _count_pairs(labels, start, stop, counts), n_problems * n)
+    return counts
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Threads
+
+_pool: ThreadPoolExecutor | None = None
+_pool_owner = 0
+
+
+def _max_threads() -> int:
+    return int(vars(numba.config)["NUMBA_NUM_THREADS"])
+
+
+def _in_threads(work: Callable[[int, int], None], n_items: int) -> None:
+    """Run ``work(start, stop)`` over n_items, split evenly over NUMBA_NUM_THREADS threads (default: all cores)."""
+    global _pool, _pool_owner
+    n_threads = min(_max_threads(), n_items)
+    if n_threads <= 1:
+        if n_items:
+            work(0, n_items)
+        return
+    if _pool is None or _pool_owner != os.getpid():  # threads do not survive a fork
+        _pool, _pool_owner = ThreadPoolExecutor(_max_threads(), "diffclust"), os.getpid()
+    bounds = [n_items * t // n_threads for t in range(n_threads + 1)]
+    others = [_pool.submit(work, bounds[t], bounds[t + 1]) for t in range(1, n_threads)]
+    work(bounds[0], bounds[1])
+    for other in others:
+        other.result()
