@@ -57,8 +57,12 @@ def main() -> None:
                 raise SystemExit("the answers differ: nothing is timed")
             times = np.array([median_seconds(lambda known=known: plain(known), 3), median_seconds(fast, 50)])
             totals += times
-            print(f"{n:>6} {name:>12} {times[0] * 1e3:>11.1f} ms {times[1] * 1e3:>9.3f} ms {times[0] / times[1]:>7.0f}x")
-        print(f"{n:>6} {'together':>12} {totals[0] * 1e3:>11.1f} ms {totals[1] * 1e3:>9.3f} ms {totals[0] / totals[1]:>7.0f}x")
+            print(
+                f"{n:>6} {name:>12} {times[0] * 1e3:>11.1f} ms {times[1] * 1e3:>9.3f} ms {times[0] / times[1]:>7.0f}x"
+            )
+        print(
+            f"{n:>6} {'together':>12} {totals[0] * 1e3:>11.1f} ms {totals[1] * 1e3:>9.3f} ms {totals[0] / totals[1]:>7.0f}x"
+        )
 
 
 if __name__ == "__main__":

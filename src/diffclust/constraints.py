@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, to_numpy
+from diffclust.frameworks import framework_of, identity_mask, namespace_of, sort, to_numpy
 
 SAME, DIFFERENT, UNKNOWN = 1, 0, -1
 
@@ -44,7 +44,8 @@ class Constraints:
         """
         if framework_of(labels) == "numpy":
             labels = np.asarray(labels)
-            _check_integers("labels", labels.dtype.kind, labels.dtype)
+        _check_integers("labels", labels.dtype)
+        if framework_of(labels) == "numpy":
             if labels.size and labels.min() < -1:
                 raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
         if labels.ndim < 1 or labels.shape[-1] < 1:
@@ -132,21 +133,19 @@ class Constraints:
 
     def matrix(self) -> Any:
         """The paper's M_Ω with all that follows from it: 1 same, 0 different, nan unknown, unit diagonal."""
-        if self.relation is None:
-            labels = to_numpy(self.labels)
-            known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
-            same = labels[..., :, None] == labels[..., None, :]
-            result = np.where(known, same.astype(np.float64), np.nan)
-            result[..., range(self.n_points), range(self.n_points)] = 1.0
-        else:
-            result = np.where(self.relation == UNKNOWN, np.nan, self.relation.astype(np.float64))
-        return result
+        if self.relation is not None:
+            return np.where(self.relation == UNKNOWN, np.nan, self.relation.astype(np.float64))
+        labels = self.labels
+        known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
+        same = labels[..., :, None] == labels[..., None, :]
+        where = namespace_of(labels).where
+        return where(identity_mask(self.n_points, labels), 1.0, where(known, where(same, 1.0, 0.0), float("nan")))
 
     def agree(self, clustering: Any) -> Any:
         """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
-        clustering = np.asarray(to_numpy(clustering))
+        clustering = to_numpy(clustering)
         together = clustering[..., :, None] == clustering[..., None, :]
-        matrix = self.matrix()
+        matrix = to_numpy(self.matrix())
         return _scalar((np.isnan(matrix) | (together == (matrix == 1))).all((-1, -2)))
 
 
@@ -155,14 +154,15 @@ def _scalar(value: Any) -> Any:
     return value.item() if framework_of(value) == "numpy" and np.ndim(value) == 0 else value
 
 
-def _check_integers(name: str, kind: str, dtype: Any) -> None:
-    if kind not in "iu":
+def _check_integers(name: str, dtype: Any) -> None:
+    """Works for the dtypes of every framework: "int64", "torch.int64"."""
+    if "int" not in str(dtype):
         raise TypeError(f"{name} must be integers, got {dtype}. Convert with .astype(int), -1 where it is unknown.")
 
 
 def _count_groups(labels: Any) -> tuple[Any, Any]:
     """(number of distinct labels, number of labelled points), without the -1."""
-    ordered = np.sort(labels, axis=-1)
+    ordered = sort(labels)
     new = ordered[..., 1:] != ordered[..., :-1]
     n_groups = (new & (ordered[..., 1:] >= 0)).sum(-1) + (ordered[..., 0] >= 0)
     return n_groups, (labels >= 0).sum(-1)
@@ -176,7 +176,7 @@ def _check_pairs(name: str, pairs: Iterable[tuple[int, int]], n_points: int) -> 
     array = np.asarray(to_numpy(pairs) if hasattr(pairs, "shape") else list(pairs))
     if array.size == 0:
         return np.empty((0, 2), np.intp)
-    _check_integers(name, array.dtype.kind, array.dtype)
+    _check_integers(name, array.dtype)
     if array.ndim != 2 or array.shape[1] != 2:
         raise ValueError(f"{name} must be pairs of point numbers, shape (m, 2), got shape {array.shape}.")
     outside = (array < 0) | (array >= n_points)

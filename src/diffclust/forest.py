@@ -66,7 +66,7 @@ def spanning_forest(
         problem.similarity, problem.n_clusters, **problem.constraints, must_link_first=must_link_first, free=False
     )
     edges, labels, values = forests.edges[:, 0, 0], forests.labels[:, 0, 0], forests.values[:, 0, 0]
-    _check_reached(labels, problem.n_clusters, constraints)
+    check_reached(forests.labels[:, 0], problem.n_clusters, constrained=constraints is not None)
     k = np.asarray(n_clusters)
     return Forest(
         edges=problem.unflatten(edges),
@@ -76,12 +76,13 @@ def spanning_forest(
     )
 
 
-def _check_reached(labels: NDArray[np.int32], n_clusters: NDArray[np.int64], constraints: Constraints | None) -> None:
-    n_trees = labels.max(axis=1) + 1
-    stuck = np.flatnonzero(n_trees != n_clusters)
+def check_reached(labels: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
+    """A ValueError if some draw's forest, labels (problems, draws, n), has more trees than asked for."""
+    n_trees = labels.max(axis=(1, 2), initial=-1) + 1
+    stuck = np.flatnonzero(n_trees > n_clusters)
     if stuck.size:
         p = stuck[0]
-        if constraints is None:
+        if not constrained:
             reason = f"without its -inf edges the graph has {n_trees[p]} components"
             remedy = f"Ask for at least {n_trees[p]} clusters."
         else:

@@ -19,6 +19,23 @@ def framework_of(array: Any) -> str:
     return "numpy"
 
 
+def namespace_of(array: Any) -> Any:
+    """The module with the functions for this array: ``numpy``, ``torch`` or ``jax.numpy``."""
+    framework = framework_of(array)
+    return np if framework == "numpy" else sys.modules["torch" if framework == "torch" else "jax.numpy"]
+
+
 def to_numpy(array: Any) -> np.ndarray:
     """The array on the host, detached; no copy where it is there already."""
     return array.detach().cpu().numpy() if framework_of(array) == "torch" else np.asarray(array)
+
+
+def sort(array: Any) -> Any:
+    """Sorted along the last axis."""
+    return array.sort(-1).values if framework_of(array) == "torch" else namespace_of(array).sort(array, -1)
+
+
+def identity_mask(n: int, like: Any) -> Any:
+    """The (n, n) identity as booleans, where ``like`` lives."""
+    placed = {"device": like.device} if framework_of(like) == "torch" else {}
+    return namespace_of(like).eye(n, dtype=namespace_of(like).bool if placed else bool, **placed)

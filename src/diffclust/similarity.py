@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any
 
 import numpy as np
 
-from diffclust.frameworks import framework_of
+from diffclust.frameworks import framework_of, identity_mask, namespace_of, sort
 
 
 def _check_points(x: Any) -> Any:
@@ -19,11 +21,23 @@ def _check_points(x: Any) -> Any:
             raise TypeError(f"points must be real numbers, got dtype {x.dtype}.")
         if x.dtype.itemsize < 4:
             x = x.astype(np.float32)
+    else:
+        if "float" not in str(x.dtype):
+            raise TypeError(f"embeddings must be floating point, got {x.dtype}. Convert them, e.g. with .float().")
+        if "16" in str(x.dtype):
+            x = x.float() if framework_of(x) == "torch" else x.astype("float32")
     if x.ndim < 2:
         raise ValueError(f"points must have shape (n, d) or (..., n, d), got shape {tuple(x.shape)}.")
     if x.shape[-2] == 0:
         raise ValueError(f"points are empty (shape {tuple(x.shape)}): at least one point is needed.")
     return x
+
+
+def _in_float32(x: Any) -> contextlib.AbstractContextManager[Any]:
+    """Switches torch's autocast off: differences of similar distances do not survive half precision."""
+    if framework_of(x) == "torch":
+        return sys.modules["torch"].autocast(device_type=x.device.type, enabled=False)
+    return contextlib.nullcontext()
 
 
 def negative_squared_distances(x: Any) -> Any:
@@ -36,7 +50,8 @@ def negative_squared_distances(x: Any) -> Any:
     # Distances do not change when the points are centred, and the cancellation below loses fewer digits.
     x = x - x.mean(-2)[..., None, :]
     squares = (x * x).sum(-1)
-    gram = x @ x.swapaxes(-1, -2)
+    with _in_float32(x):
+        gram = x @ x.swapaxes(-1, -2)
     return (2.0 * gram - squares[..., :, None] - squares[..., None, :]).clip(max=0.0)
 
 
@@ -49,7 +64,8 @@ def cosine_similarities(x: Any) -> Any:
     x = _check_points(x)
     squares = (x * x).sum(-1)[..., None]
     unit = x * squares.clip(min=_tiny(x)) ** -0.5
-    return unit @ unit.swapaxes(-1, -2)
+    with _in_float32(x):
+        return unit @ unit.swapaxes(-1, -2)
 
 
 def standardize(similarity: Any) -> Any:
@@ -92,11 +108,11 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
         raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")
     if not 1 <= n_neighbors < n:
         raise ValueError(f"n_neighbors={n_neighbors} must be from 1 to the number of other points, {n - 1}.")
-    diagonal = np.eye(n, dtype=bool)
-    others = np.where(diagonal, -np.inf, similarity)
-    core = np.partition(others, n - n_neighbors, axis=-1)[..., n - n_neighbors]
-    reach = np.minimum(similarity, np.minimum(core[..., :, None], core[..., None, :]))
-    return np.where(diagonal, similarity, reach)
+    xp = namespace_of(similarity)
+    diagonal = identity_mask(n, similarity)
+    core = sort(xp.where(diagonal, -float("inf"), similarity))[..., n - n_neighbors]
+    reach = xp.minimum(similarity, xp.minimum(core[..., :, None], core[..., None, :]))
+    return xp.where(diagonal, similarity, reach)
 
 
 def _tiny(x: Any) -> float:

@@ -1,0 +1,375 @@
+"""Expectations on torch tensors: differentiable custom operators, opaque to compilers, dispatched by device.
+
+``diffclust::expected_values``, ``::expected_adjacency`` and ``::expected_connectivity`` solve all draws and are
+differentiable in the similarity. Their backward passes use the other operators: sums over the draws' edges and
+labels, and over noise that is made again. All of them have a leading dimension of problems, and no operator reads a
+value on the host when it runs on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffclust.forest import check_reached
+from diffclust.frameworks import to_numpy
+from diffclust.perturbed import score_weights, value_gradient
+from diffclust.problems import SYMMETRY_TOLERANCE, check_feasible
+from diffclust.solvers import Forests
+
+if TYPE_CHECKING:
+    from diffclust.perturbed import Draws
+    from diffclust.problems import Problem
+
+# ------------------------------------------------------------------------------------------------------------------
+# Solvers on tensors
+
+
+def _solve(
+    similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
+    free: bool, strict: bool, seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str,
+    antithetic: bool,
+) -> Forests:  # fmt: skip
+    constrained = labels is not None or relation is not None
+    options: dict[str, Any] = {
+        "must_link_first": must_link_first, "free": free, "n_draws": n_draws, "epsilon": epsilon, "noise": noise,
+        "antithetic": antithetic,
+    }  # fmt: skip
+    if similarity.is_cuda:
+        from diffclust.solvers import cuda
+
+        if strict and constrained and not torch.cuda.is_current_stream_capturing():
+            check_feasible(n_clusters, labels, relation)
+        symmetric = (0.5 * similarity + 0.5 * similarity.mT).float()
+        forests = cuda.solve(
+            symmetric, n_clusters, labels=labels, relation=relation, seed=seed, first_draw=first_draw, **options
+        )
+        return Forests(forests.edges, forests.labels, forests.values.to(similarity.dtype))
+
+    from diffclust.solvers import cpu
+
+    if strict and constrained:
+        check_feasible(n_clusters, labels, relation)
+    result = cpu.solve(
+        _symmetric(similarity), to_numpy(n_clusters), labels=None if labels is None else to_numpy(labels),
+        relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
+        **options,
+    )  # fmt: skip
+    if strict:
+        broken = np.isnan(result.values).any(axis=(1, 2))
+        check_reached(result.labels[~broken, -1], to_numpy(n_clusters)[~broken], constrained)
+    edges, trees, values = (torch.from_numpy(array) for array in result)
+    return Forests(edges, trees, values.to(similarity.dtype))
+
+
+def _symmetric(similarity: Tensor) -> np.ndarray:
+    """The mean of both triangles; a matrix that is not symmetric beyond rounding is an error. NaN passes through."""
+    transposed = similarity.mT
+    gap = torch.where(similarity == transposed, 0.0, (similarity - transposed).abs())
+    if gap.numel() and gap.max() > 0:
+        finite = similarity.isfinite()
+        tolerance = SYMMETRY_TOLERANCE[np.dtype(str(similarity.dtype).removeprefix("torch."))]
+        if gap.max() > tolerance * similarity[finite].abs().max():
+            raise ValueError(
+                f"similarity must be symmetric: entries (i, j) and (j, i) differ by up to {gap.max():.6g}. Symmetrise it "
+                "first, e.g. (s + s.mT) / 2."
+            )
+        similarity = 0.5 * similarity + 0.5 * transposed
+    return to_numpy(similarity)
+
+
+def _n_solves(labels: Tensor | None, relation: Tensor | None, free: bool) -> int:
+    constrained = labels is not None or relation is not None
+    return 1 + int(constrained and free)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Sums over draws, as operators
+
+
+def _on_host(function: str, *arguments: Any, **options: Any) -> Tensor:
+    """Call a function of the CPU solver on tensors."""
+    from diffclust.solvers import cpu
+
+    arrays = [np.ascontiguousarray(to_numpy(a)) if isinstance(a, Tensor) else a for a in arguments]
+    return torch.from_numpy(getattr(cpu, function)(*arrays, **options))
+
+
+def _on_device(function: str, *arguments: Any, **options: Any) -> Tensor:
+    from diffclust.solvers import cuda
+
+    arguments = tuple(a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+    return getattr(cuda, function)(*arguments, **options)
+
+
+@torch.library.custom_op("diffclust::adjacency_counts", mutates_args=())
+def adjacency_counts(edges: Tensor, n: int) -> Tensor:
+    """(problems, draws, n - 1, 2) edges → (problems, n, n) int32."""
+    return (_on_device if edges.is_cuda else _on_host)("adjacency_counts", edges, n)
+
+
+@adjacency_counts.register_fake
+def _(edges: Tensor, n: int) -> Tensor:
+    return edges.new_empty((edges.shape[0], n, n))
+
+
+@torch.library.custom_op("diffclust::connectivity_counts", mutates_args=())
+def connectivity_counts(labels: Tensor) -> Tensor:
+    """(problems, draws, n) labels → (problems, n, n) int32."""
+    return (_on_device if labels.is_cuda else _on_host)("connectivity_counts", labels)
+
+
+@connectivity_counts.register_fake
+def _(labels: Tensor) -> Tensor:
+    return labels.new_empty((labels.shape[0], labels.shape[2], labels.shape[2]))
+
+
+@torch.library.custom_op("diffclust::adjacency_products", mutates_args=())
+def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
+    """⟨cotangent, A⟩ for every draw, (problems, draws)."""
+    return (_on_device if edges.is_cuda else _on_host)("adjacency_products", cotangent, edges).to(cotangent.dtype)
+
+
+@adjacency_products.register_fake
+def _(cotangent: Tensor, edges: Tensor) -> Tensor:
+    return cotangent.new_empty(edges.shape[:2])
+
+
+@torch.library.custom_op("diffclust::connectivity_products", mutates_args=())
+def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
+    """⟨cotangent, M⟩ for every draw, (problems, draws)."""
+    return (_on_device if labels.is_cuda else _on_host)("connectivity_products", cotangent, labels).to(cotangent.dtype)
+
+
+@connectivity_products.register_fake
+def _(cotangent: Tensor, labels: Tensor) -> Tensor:
+    return cotangent.new_empty(labels.shape[:2])
+
+
+@torch.library.custom_op("diffclust::noise_sum", mutates_args=())
+def noise_sum(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, antithetic: bool) -> Tensor:
+    """Sum over draws of weights (problems, draws) times the score of the noise, (problems, n, n)."""
+    if weights.is_cuda:
+        options: dict[str, Any] = {"seed": seed, "first_draw": first_draw}
+        call = _on_device
+    else:
+        options = {"seed": int(seed), "first_draw": int(first_draw)}
+        call = _on_host
+    return call("noise_sum", weights, n, noise=noise, antithetic=antithetic, **options).to(weights.dtype)
+
+
+@noise_sum.register_fake
+def _(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, antithetic: bool) -> Tensor:
+    return weights.new_empty((weights.shape[0], n, n))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Expectations, differentiable in the similarity
+
+
+@torch.library.custom_op("diffclust::expected_values", mutates_args=())
+def expected_values(
+    similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
+    free: bool, strict: bool, seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str,
+    antithetic: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Mean value (problems, solves), then edges, labels and values of every draw, as in ``solvers.Forests``."""
+    forests = _solve(
+        similarity, n_clusters, labels, relation, must_link_first, free, strict, seed, first_draw, n_draws, epsilon,
+        noise, antithetic,
+    )  # fmt: skip
+    return forests.values.mean(-1), forests.edges, forests.labels, forests.values
+
+
+@expected_values.register_fake
+def _(similarity, n_clusters, labels, relation, must_link_first, free, strict, seed, first_draw, n_draws, epsilon, noise, antithetic):  # fmt: skip  # noqa: E501
+    n_problems, n, _ = similarity.shape
+    shape = (n_problems, _n_solves(labels, relation, free), n_draws)
+    integers = {"dtype": torch.int32}
+    return (
+        similarity.new_empty(shape[:2]), similarity.new_empty((*shape, n - 1, 2), **integers),
+        similarity.new_empty((*shape, n), **integers), similarity.new_empty(shape),
+    )  # fmt: skip
+
+
+@torch.library.custom_op("diffclust::expected_adjacency", mutates_args=())
+def expected_adjacency(
+    similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
+    seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Share of draws with each edge (problems, n, n), and the edges (problems, draws, n - 1, 2)."""
+    forests = _solve(
+        similarity, n_clusters, labels, relation, must_link_first, False, True, seed, first_draw, n_draws, epsilon,
+        noise, antithetic,
+    )  # fmt: skip
+    edges = forests.edges[:, 0].contiguous()
+    mean = adjacency_counts(edges, similarity.shape[-1]).to(similarity.dtype) / n_draws
+    return _nan_where_broken(mean, forests), edges
+
+
+@expected_adjacency.register_fake
+def _(similarity, n_clusters, labels, relation, must_link_first, seed, first_draw, n_draws, epsilon, noise, antithetic):
+    n_problems, n, _ = similarity.shape
+    return torch.empty_like(similarity), similarity.new_empty((n_problems, n_draws, n - 1, 2), dtype=torch.int32)
+
+
+@torch.library.custom_op("diffclust::expected_connectivity", mutates_args=())
+def expected_connectivity(
+    similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
+    seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Share of draws with each pair in one tree (problems, n, n), and the trees (problems, draws, n)."""
+    forests = _solve(
+        similarity, n_clusters, labels, relation, must_link_first, False, True, seed, first_draw, n_draws, epsilon,
+        noise, antithetic,
+    )  # fmt: skip
+    trees = forests.labels[:, 0].contiguous()
+    return _nan_where_broken(connectivity_counts(trees).to(similarity.dtype) / n_draws, forests), trees
+
+
+@expected_connectivity.register_fake
+def _(similarity, n_clusters, labels, relation, must_link_first, seed, first_draw, n_draws, epsilon, noise, antithetic):
+    n_problems, n, _ = similarity.shape
+    return torch.empty_like(similarity), similarity.new_empty((n_problems, n_draws, n), dtype=torch.int32)
+
+
+def _nan_where_broken(mean: Tensor, forests: Forests) -> Tensor:
+    """NaN for problems whose similarity had a NaN."""
+    return torch.where(forests.values.isnan().any(-1).any(-1)[:, None, None], torch.nan, mean)
+
+
+class _ExpectedValues(torch.autograd.Function):
+    """∇F = A: the forests of the forward pass are the gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return expected_values(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, edges, labels, each = output
+        ctx.mark_non_differentiable(edges, labels, each)
+        ctx.save_for_backward(edges)
+        ctx.n_points = inputs[0].shape[-1]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Any, ...]:
+        (edges,) = ctx.saved_tensors
+        counts = adjacency_counts(edges.flatten(0, 1), ctx.n_points).unflatten(0, edges.shape[:2])
+        return value_gradient(cotangent, counts, edges.shape[2]), *[None] * 12
+
+
+class _ExpectedForest(torch.autograd.Function):
+    """Soft adjacency or connectivity, differentiated by the score of the noise, which is made again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(connectivity: bool, *inputs: Any) -> tuple[Tensor, ...]:
+        return (expected_connectivity if connectivity else expected_adjacency)(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *_, seed, first_draw, _, epsilon, noise, antithetic = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1], seed, first_draw)
+        ctx.connectivity, ctx.epsilon, ctx.noise, ctx.antithetic = inputs[0], epsilon, noise, antithetic
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, _: Any) -> tuple[Any, ...]:
+        forests, seed, first_draw = ctx.saved_tensors
+        products = (connectivity_products if ctx.connectivity else adjacency_products)(cotangent, forests)
+        weights = score_weights(products, ctx.epsilon, ctx.antithetic)
+        gradient = noise_sum(weights, cotangent.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
+        return None, gradient, *[None] * 10
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# vmap: every tensor but the seed and the number of the first draw has a leading dimension of problems to fold into
+
+
+def _register_vmap(operator: Any, unbatched: tuple[str, ...] = ("seed", "first_draw")) -> None:
+    names = [argument.name for argument in operator._opoverload._schema.arguments]
+
+    def fold(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        folded = []
+        for name, argument, dim in zip(names, arguments, in_dims, strict=True):
+            if not isinstance(argument, Tensor) or (name in unbatched and dim is None):
+                folded.append(argument)
+            elif name in unbatched:
+                raise NotImplementedError(f"diffclust: vmap over {name} is not supported. Pass one {name} for all.")
+            else:
+                batched = argument.expand(size, *argument.shape) if dim is None else argument.movedim(dim, 0)
+                folded.append(batched.flatten(0, 1))
+        result = operator(*folded)
+        if isinstance(result, Tensor):
+            return result.unflatten(0, (size, -1)), 0
+        return tuple(r.unflatten(0, (size, -1)) for r in result), (0,) * len(result)
+
+    operator.register_vmap(fold)
+
+
+for _operator in (
+    adjacency_counts, connectivity_counts, adjacency_products, connectivity_products, noise_sum, expected_values,
+    expected_adjacency, expected_connectivity,
+):  # fmt: skip
+    _register_vmap(_operator)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The binding
+
+
+def _draw_arguments(problem: Problem, draws: Draws) -> tuple[Any, ...]:
+    device = problem.similarity.device
+    return (
+        as_integer("seed", draws.seed, device), as_integer("first_draw", draws.first, device), draws.n_draws,
+        draws.epsilon, draws.noise, draws.antithetic,
+    )  # fmt: skip
+
+
+def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
+    """A 0-d int64 tensor on the device; a seed of None is drawn from torch's global generator of that device."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.ndim != 0:
+            raise TypeError(
+                f"{name} must be an integer or a 0-d integer tensor, got {value.dtype} {tuple(value.shape)}."
+            )
+        return value.to(device=device, dtype=torch.int64)
+    if value is None:
+        return torch.randint(0, 2**63 - 1, (), device=device)
+    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if not -(2**63) <= int(value) < 2**64:
+        raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")
+    signed = (int(value) + 2**63) % 2**64 - 2**63
+    return torch.full((), signed, dtype=torch.int64, device=device)  # a fill: nothing travels to the device
+
+
+def values(problem: Problem, draws: Draws, *, must_link_first: bool, free: bool, strict: bool) -> tuple[Any, Forests]:
+    """Mean values (problems, solves), and the forests they are the means of."""
+    mean, edges, labels, each = _ExpectedValues.apply(
+        problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, free, strict,
+        *_draw_arguments(problem, draws),
+    )  # fmt: skip
+    return mean, Forests(edges, labels, each)
+
+
+def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
+    return _ExpectedForest.apply(
+        False, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
+        *_draw_arguments(problem, draws),
+    )[0]  # fmt: skip
+
+
+def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
+    return _ExpectedForest.apply(
+        True, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
+        *_draw_arguments(problem, draws),
+    )[0]  # fmt: skip

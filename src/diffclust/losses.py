@@ -1,0 +1,200 @@
+r"""Losses on similarities: the only place where solves are combined.
+
+======================================  =======================================================  ======================
+loss                                    formula                                                  gradient in Σ
+======================================  =======================================================  ======================
+:func:`partial_fenchel_young_loss`      E[F_k(Σ + εZ) - F_k(Σ + εZ; M_Ω)], the same Z in both    A_ε(Σ) - A_ε(Σ; M_Ω)
+:func:`fenchel_young_loss`              F_{k,ε}(Σ) - ⟨Σ, y⟩                                      A_ε(Σ) - y
+:func:`connectivity_loss`               ‖M_{k,ε}(Σ) - M_Ω‖² over known pairs                     by the score
+======================================  =======================================================  ======================
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffclust.constraints import Constraints
+from diffclust.frameworks import framework_of, namespace_of, to_numpy
+from diffclust.perturbed import Draws, backend_of, check_draws
+from diffclust.problems import Problem, check_feasible, prepare
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class LossDiagnostics(NamedTuple):
+    """What a step of :func:`partial_fenchel_young_loss` saw, one entry per problem."""
+
+    n_clusters: Any  # the k used, after moving it into the feasible range
+    agreement: Any  # share of draws whose unconstrained forest agrees with all that is known
+    standard_error: Any  # of the loss as a Monte-Carlo mean
+    stuck: Any  # share of draws in which cannot-links left the greedy with more than k trees
+
+
+def _reduce(losses: Any, problem: Problem, reduction: str) -> Any:
+    if reduction == "none":
+        return problem.unflatten(losses)
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}.")
+
+
+def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, strict: bool) -> Problem:
+    """A loss moves k into the feasible range (a random batch misses classes), or, with ``strict``, raises."""
+    problem = prepare(similarity, n_clusters, constraints, clamp=not strict)
+    if strict and problem.is_constrained:
+        check_feasible(problem.n_clusters, problem.labels, problem.relation)
+    return problem
+
+
+def partial_fenchel_young_loss(
+    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = 0.1, n_draws: int = 100,
+    noise: str = "normal", seed: Any = None, must_link_first: bool = True, antithetic: bool = False,
+    first_draw: Any = 0, strict: bool = False, reduction: str = "mean", diagnostics: bool = False,
+) -> Any:  # fmt: skip
+    """How far the clustering of Σ is from what is known, E[F_k(Σ + εZ) - F_k(Σ + εZ; M_Ω)] with the same Z in both.
+
+    Every draw's difference is at least 0, because the constrained forest is one of the forests that the free one is
+    the best of. Where every point is labelled, the loss is 0 if and only if every draw's forest has the labels as its
+    clusters. With partial labels and must-links first it can be positive even then: for points 0, 1, 2 on a line with
+    0 and 2 in one class, 1 unknown and k = 1, the free forest takes the two short edges, which agree with the labels,
+    the constrained one the long edge first.
+
+    Args:
+        similarity: (n, n) or (..., n, n).
+        constraints: what is known. A batch in which nothing is known has loss 0.
+        n_clusters: k, an integer or one per problem, moved into the range that the constraints allow and used in both
+        solves.
+        strict: raise a ValueError that names the range instead of moving k.
+        reduction: over the problems of a batch, "mean", "sum" or "none".
+        diagnostics: also return :class:`LossDiagnostics`.
+
+    The other arguments are those of :func:`diffclust.perturbed_value`.
+
+    >>> points = np.array([[0.0], [0.1], [1.0], [1.1]])
+    >>> right, wrong = (Constraints.from_labels(labels) for labels in ([0, 0, 1, 1], [0, 1, 0, 1]))
+    >>> s = -np.abs(points - points.T)
+    >>> float(partial_fenchel_young_loss(s, right, 2, seed=0)), partial_fenchel_young_loss(s, wrong, 2, seed=0) > 1
+    (0.0, True)
+    """
+    _check_reduction(reduction)
+    if constraints is None:
+        raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
+    draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    problem = _prepare(similarity, n_clusters, constraints, strict)
+    _warn_if_nothing_is_known(problem)
+    means, forests = backend_of(similarity).values(
+        problem, draws, must_link_first=must_link_first, free=True, strict=False
+    )
+    # Equal forests have equal values; what rounding leaves below zero of unequal ones is zero.
+    losses = (means[:, 0] - means[:, 1]).clip(min=0.0)
+    reduced = _reduce(losses, problem, reduction)
+    return (reduced, _diagnose(problem, draws, forests)) if diagnostics else reduced
+
+
+def _diagnose(problem: Problem, draws: Draws, forests: Any) -> LossDiagnostics:
+    backend = backend_of(problem.similarity)
+    gaps = forests.values[:, 0] - forests.values[:, 1]
+    deviation = ((gaps - gaps.mean(-1)[:, None]) ** 2).sum(-1) / max(draws.n_draws - 1, 1)
+    known = Constraints(problem.labels, problem.relation).matrix()
+    xp = namespace_of(problem.similarity)
+    if framework_of(problem.similarity) == "torch":
+        known = xp.as_tensor(known, device=problem.similarity.device, dtype=problem.similarity.dtype)
+    same, apart = xp.where(known == 1, 1.0, 0.0), xp.where(known == 0, 1.0, 0.0)
+    joined, confused = (backend.connectivity_products(pairs, forests.labels[:, 0]) for pairs in (same, apart))
+    agrees = (joined == same.sum((-1, -2))[:, None]) & (confused == 0)
+    n_edges = (forests.edges[:, 1, :, :, 0] >= 0).sum(-1)
+    stuck = n_edges < (problem.n_points - problem.n_clusters)[:, None]
+    return LossDiagnostics(
+        *(
+            problem.unflatten(x)
+            for x in (
+                problem.n_clusters,
+                (agrees * 1.0).mean(-1),
+                (deviation / draws.n_draws) ** 0.5,
+                (stuck * 1.0).mean(-1),
+            )  # fmt: skip
+        )
+    )
+
+
+def _warn_if_nothing_is_known(problem: Problem) -> None:
+    """Only where looking is free: not on a GPU, and not while a compiler or vmap traces."""
+    labels = problem.labels
+    if labels is None:
+        return
+    if framework_of(labels) == "torch":
+        torch = sys.modules["torch"]
+        if labels.is_cuda or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return
+    if labels.shape[0] and bool((labels < 0).all()):
+        warnings.warn(
+            "No point of this batch is labelled: the loss is 0 and has no gradient. Sample batches with some labels.",
+            stacklevel=3,
+        )
+
+
+def fenchel_young_loss(
+    similarity: Any, adjacency: Any, n_clusters: Any, *, epsilon: float = 0.1, n_draws: int = 100,
+    noise: str = "normal", seed: Any = None, antithetic: bool = False, first_draw: Any = 0, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """F_{k,ε}(Σ) - ⟨Σ, y⟩ for a known forest y, up to a constant; its gradient is A_{k,ε}(Σ) - y.
+
+    Args:
+        adjacency: y, the adjacency matrix (..., n, n) of a forest with k trees, symmetric with a zero diagonal.
+
+    >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> abs(float(fenchel_young_loss(s, [[0, 1], [1, 0]], 1, epsilon=1e-3, seed=0))) < 1e-3
+    True
+    """
+    _check_reduction(reduction)
+    draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    problem = prepare(similarity, n_clusters)
+    xp = namespace_of(problem.similarity)
+    if framework_of(similarity) == "numpy":
+        adjacency = np.asarray(to_numpy(adjacency), problem.similarity.dtype)
+    if tuple(adjacency.shape) != (*problem.batch_shape, problem.n_points, problem.n_points):
+        raise ValueError(
+            f"adjacency must have the shape of the similarity, {tuple(np.shape(similarity))}, got "
+            f"{tuple(adjacency.shape)}."
+        )
+    target = adjacency.reshape(problem.similarity.shape)
+    means, _ = backend_of(similarity).values(problem, draws, must_link_first=True, free=True, strict=True)
+    # Where y has no edge, -inf may stand in the similarity, and 0 * -inf is no number.
+    inner = xp.where(target == 0, 0.0, problem.similarity * target).sum((-1, -2))
+    return _reduce(means[:, 0] - inner, problem, reduction)
+
+
+def connectivity_loss(
+    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = 0.1, n_draws: int = 100,
+    noise: str = "normal", seed: Any = None, antithetic: bool = False, first_draw: Any = 0, strict: bool = False,
+    reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """‖M_{k,ε}(Σ) - M_Ω‖²: squared differences of soft connectivity and what is known, summed over all known pairs.
+
+    The gradient is the score estimator's: unbiased up to the square's own bias of order 1/n_draws, and noisier than
+    that of :func:`partial_fenchel_young_loss`.
+
+    >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 1.0], [0.0, 0.1, 1.0]))
+    >>> float(connectivity_loss(s, Constraints.from_labels([0, 1, -1]), 2, epsilon=1e-3, seed=0))
+    2.0
+    """
+    _check_reduction(reduction)
+    if constraints is None:
+        raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
+    draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    problem = _prepare(similarity, n_clusters, constraints, strict)
+    _warn_if_nothing_is_known(problem)
+    known = Constraints(problem.labels, problem.relation).matrix()
+    if framework_of(similarity) == "torch":
+        known = namespace_of(similarity).as_tensor(known, device=similarity.device)
+    free = Problem(problem.similarity, problem.n_clusters, None, None, problem.batch_shape)
+    soft = backend_of(similarity).connectivity(free, draws, must_link_first=True)
+    gap = namespace_of(soft).where(known != known, 0.0, soft - known)  # nan is unknown
+    return _reduce((gap * gap).sum((-1, -2)), problem, reduction)

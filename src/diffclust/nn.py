@@ -1,0 +1,161 @@
+"""PyTorch modules: ``loss(embeddings, labels)`` as metric-learning users expect, and a clustering layer.
+
+The modules keep their place in the stream of noise in two buffers, so that ``state_dict`` saves it, a resumed run
+goes on with the same noise, and a captured CUDA graph draws fresh noise at every replay. The stream moves on in
+training mode only: evaluation is repeatable and does not disturb training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:  # pragma: no cover
+    raise ImportError("diffclust.nn needs PyTorch. Install it with: pip install 'diffclust[torch]'") from error
+
+from diffclust import losses, perturbed
+from diffclust import similarity as similarities
+from diffclust.bindings.torch import as_integer
+from diffclust.constraints import Constraints
+
+SIMILARITIES: dict[str, Callable[[Any], Any]] = {
+    "sqeuclidean": similarities.negative_squared_distances,
+    "cosine": similarities.cosine_similarities,
+}
+
+
+class _Perturbed(nn.Module):
+    """What the modules share: embeddings → similarity, and the stream of noise."""
+
+    noise_seed: Tensor
+    noise_counter: Tensor
+
+    def __init__(
+        self, n_clusters: int, *, epsilon: float = 0.1, n_draws: int = 100, noise: str = "normal",
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", standardize: bool = True,
+        must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if isinstance(n_clusters, bool) or not isinstance(n_clusters, int):
+            raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
+        if n_clusters < 1:
+            raise ValueError(f"n_clusters must be at least 1, got {n_clusters}.")
+        if isinstance(similarity, str) and similarity not in SIMILARITIES:
+            raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
+        perturbed.check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
+        self.n_clusters = n_clusters
+        self.epsilon = epsilon
+        self.n_draws = n_draws
+        self.noise = noise
+        self.similarity = similarity
+        self.standardize = standardize
+        self.must_link_first = must_link_first
+        self.antithetic = antithetic
+        self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")))
+        self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
+
+    def similarities(self, embeddings: Tensor) -> Tensor:
+        """(..., n, d) → (..., n, n), standardised unless ``standardize=False``."""
+        function = SIMILARITIES[self.similarity] if isinstance(self.similarity, str) else self.similarity
+        result = function(embeddings)
+        return similarities.standardize(result) if self.standardize else result
+
+    def _draws(self, embeddings: Tensor) -> dict[str, Any]:
+        """Arguments that say which noise, and a step along the stream."""
+        first = self.noise_counter.clone()
+        if self.training:
+            self.noise_counter += self.n_draws
+        seed = self.noise_seed
+        if embeddings.device != first.device:  # a module left on the CPU still serves
+            first, seed = first.to(embeddings.device), seed.to(embeddings.device)
+        return {
+            "epsilon": self.epsilon, "n_draws": self.n_draws, "noise": self.noise, "antithetic": self.antithetic,
+            "seed": seed, "first_draw": first,
+        }  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_clusters={self.n_clusters}, epsilon={self.epsilon}, n_draws={self.n_draws}, noise={self.noise!r}, "
+            f"similarity={self.similarity!r}, standardize={self.standardize}"
+        )
+
+
+class _Loss(_Perturbed):
+    def __init__(
+        self, n_clusters: int, *, reduction: str = "mean", strict: bool = False, gather: bool = False, **options: Any
+    ) -> None:
+        super().__init__(n_clusters, **options)
+        losses._check_reduction(reduction)
+        if gather:
+            raise NotImplementedError("gather=True (one loss over the batches of all ranks) is not available yet.")
+        self.reduction = reduction
+        self.strict = strict
+
+    def _n_clusters(self, embeddings: Tensor) -> int:
+        """A batch smaller than k cannot have k clusters."""
+        return self.n_clusters if self.strict else min(self.n_clusters, embeddings.shape[-2])
+
+    def _constraints(self, embeddings: Tensor, labels: Tensor | Constraints) -> Constraints:
+        known = labels if isinstance(labels, Constraints) else Constraints.from_labels(labels)
+        if known.n_points != embeddings.shape[-2]:
+            raise ValueError(
+                f"labels are for {known.n_points} points, embeddings of shape {tuple(embeddings.shape)} are "
+                f"{embeddings.shape[-2]}."
+            )
+        return known
+
+
+class PartialFenchelYoungLoss(_Loss):
+    """The partial Fenchel-Young loss of embeddings and labels, some or most of which may be unknown.
+
+    Args:
+        n_clusters: k. A batch that misses classes, or shows more than k, moves it into the feasible range.
+        epsilon, n_draws, noise, antithetic: see :func:`diffclust.perturbed_value`.
+        similarity: "sqeuclidean" (negative squared distances), "cosine", or a function (..., n, d) → (..., n, n).
+        standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
+        seed: of the noise; None draws one from torch's global generator, now.
+        reduction: over a batch of problems, "mean", "sum" or "none".
+        strict: raise instead of moving k.
+
+    Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
+
+    >>> loss = PartialFenchelYoungLoss(n_clusters=2, seed=0)
+    >>> embeddings = torch.tensor([[0.0], [0.1], [1.0], [1.1]], requires_grad=True)
+    >>> float(loss(embeddings, torch.tensor([0, 0, 1, -1])).detach())
+    0.0
+    """
+
+    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        return losses.partial_fenchel_young_loss(
+            self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
+            must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction,
+            **self._draws(embeddings),
+        )  # fmt: skip
+
+
+class ConnectivityLoss(_Loss):
+    """Squared distance of the soft connectivity to what the labels say, over known pairs; arguments as above."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        return losses.connectivity_loss(
+            self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
+            strict=self.strict, reduction=self.reduction, **self._draws(embeddings),
+        )  # fmt: skip
+
+
+class PerturbedClustering(_Perturbed):
+    """A layer: embeddings (..., n, d) → soft connectivity (..., n, n), differentiable; arguments as above.
+
+    >>> layer = PerturbedClustering(n_clusters=2, seed=0)
+    >>> layer(torch.tensor([[0.0], [0.1], [1.0]]))[0].tolist()
+    [1.0, 1.0, 0.0]
+    """
+
+    def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
+        return perturbed.perturbed_connectivity(
+            self.similarities(embeddings), self.n_clusters, constraints=constraints,
+            must_link_first=self.must_link_first, **self._draws(embeddings),
+        )  # fmt: skip

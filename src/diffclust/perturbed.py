@@ -1,0 +1,176 @@
+r"""Expectations over random perturbations, and the only gradient formulas.
+
+A forest jumps when the similarity Σ moves; its expectation over noise Z does not. With ``B`` draws,
+
+.. math::
+    F_{k,ε}(Σ) = E[\max ⟨A, Σ + εZ⟩],  A_{k,ε}(Σ) = E[\arg\max ⟨A, Σ + εZ⟩],  M_{k,ε}(Σ) = E[M^*_k(Σ + εZ)]
+
+over forests A with k trees, with or without constraints, are :func:`perturbed_value`, :func:`perturbed_adjacency` and
+:func:`perturbed_connectivity`. Two formulas give all gradients:
+
+* **envelope** (:func:`value_gradient`): ∇F_{k,ε} = A_{k,ε}. The forests of the forward pass are the gradient.
+* **score** (:func:`score_gradient`): a forest has no gradient, but the density of the noise has one. For a cotangent G,
+  (1/2ε) E[⟨G, A(Σ + εZ)⟩ s(Z)] with the score s = -∇ log density (s(Z) = Z for normal noise), and the same with M.
+  The ½ is there because one variable stands at (i, j) and at (j, i).
+
+A draw is n - 1 edges and n labels; nothing of size ``n_draws * n * n`` is ever held, because the noise is a pure
+function of (seed, draw, i, j) and is made again where it is needed. See ``docs/notation.md`` for the symbols.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffclust.constraints import Constraints
+from diffclust.frameworks import framework_of
+from diffclust.noise import check_kind
+from diffclust.problems import Problem, prepare
+
+# ------------------------------------------------------------------------------------------------------------------
+# The gradient formulas
+
+
+def value_gradient(cotangent: Any, counts: Any, n_draws: int) -> Any:
+    """∇F = A: cotangents (problems, solves) of mean values, edge counts (problems, solves, n, n) → (problems, n, n)."""
+    return (cotangent[..., None, None] * counts).sum(1) / n_draws
+
+
+def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
+    """Weight of each draw's score, from its product ⟨G, A⟩ or ⟨G, M⟩, (problems, draws).
+
+    The mean of the *other* draws' products is subtracted first (leave-one-out baseline): it is independent of the
+    draw's noise, whose score has mean zero, so nothing changes in expectation, and most of the variance goes. A pair
+    of antithetic draws cancels any baseline by itself, and one draw's twin is not independent of it, so there none is
+    used.
+    """
+    n_draws = products.shape[-1]
+    if antithetic or n_draws == 1:
+        return products / (2.0 * epsilon * n_draws)
+    return (products - products.mean(-1)[..., None]) / (2.0 * epsilon * (n_draws - 1))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The operators
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which noise: draws ``first``, ``first + 1``, ... of a seed, scaled by epsilon."""
+
+    seed: Any
+    first: Any
+    n_draws: int
+    epsilon: float
+    noise: str
+    antithetic: bool
+
+
+def check_draws(
+    similarity: Any, epsilon: float, n_draws: int, noise: str, seed: Any, first_draw: Any, antithetic: bool
+) -> Draws:
+    if isinstance(n_draws, bool) or not isinstance(n_draws, (int, np.integer)):
+        raise TypeError(f"n_draws must be an integer, got {n_draws!r}.")
+    if n_draws < 1:
+        raise ValueError(f"n_draws must be at least 1, got {n_draws}.")
+    if not isinstance(epsilon, (int, float, np.number)) or isinstance(epsilon, bool):
+        raise TypeError(f"epsilon must be a number, got {epsilon!r}.")
+    if not 0 < epsilon < float("inf"):
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon}. Without noise, use spanning_forest.")
+    check_kind(noise)
+    if antithetic and noise != "normal":
+        raise ValueError(f"antithetic draws need symmetric noise, noise='normal', got noise={noise!r}.")
+    if antithetic and n_draws % 2:
+        raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
+    if framework_of(similarity) == "numpy":
+        if seed is None:
+            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002: np.random.seed makes runs repeatable
+        seed, first_draw = _as_int("seed", seed), _as_int("first_draw", first_draw)
+    return Draws(seed, first_draw, int(n_draws), float(epsilon), noise, bool(antithetic))
+
+
+def _as_int(name: str, value: Any) -> int:
+    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    return int(value)
+
+
+def backend_of(array: Any) -> Any:
+    """The module that computes expectations for this kind of array: the same three functions for each framework."""
+    if framework_of(array) == "torch":
+        from diffclust.bindings import torch as backend
+
+        return backend
+    from diffclust.bindings import numpy as numpy_backend
+
+    return numpy_backend
+
+
+def perturbed_value(
+    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, epsilon: float = 0.1,
+    n_draws: int = 100, noise: str = "normal", seed: Any = None, must_link_first: bool = True,
+    antithetic: bool = False, first_draw: Any = 0,
+) -> Any:  # fmt: skip
+    r"""F_{k,ε} = E[max ⟨A, Σ + εZ⟩]: the expected value of the best k-forest, shape (...) for similarity (..., n, n).
+
+    Its gradient is :func:`perturbed_adjacency` with the same seed.
+
+    Args:
+        similarity: (n, n) or (..., n, n), symmetric; the mean of entries (i, j) and (j, i) counts.
+        n_clusters: k, an integer, or one per problem.
+        constraints: what is known, see :class:`diffclust.Constraints`.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
+        noise: "normal" or "gumbel".
+        seed: an integer (of the framework, too); None draws one from the framework's global generator.
+        must_link_first: see :func:`diffclust.spanning_forest`.
+        antithetic: draws come in pairs Z, -Z.
+        first_draw: number of the first draw of the seed's stream.
+
+    >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> round(float(perturbed_value(s, 1, epsilon=1e-3, seed=0)), 2)
+    2.0
+    """
+    draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    problem = prepare(similarity, n_clusters, constraints)
+    means, _ = backend_of(similarity).values(problem, draws, must_link_first=must_link_first, free=False, strict=True)
+    return problem.unflatten(means[:, 0])
+
+
+def perturbed_adjacency(
+    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, epsilon: float = 0.1,
+    n_draws: int = 100, noise: str = "normal", seed: Any = None, must_link_first: bool = True,
+    antithetic: bool = False, first_draw: Any = 0,
+) -> Any:  # fmt: skip
+    """A_{k,ε}: for each pair the share of draws whose forest has that edge, (..., n, n), zero diagonal.
+
+    Differentiable by the score of the noise. Arguments as for :func:`perturbed_value`.
+
+    >>> s = np.array([[0.0, 1.0, -9.0], [1.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
+    >>> perturbed_adjacency(s, 2, seed=0)[0].tolist()
+    [0.0, 1.0, 0.0]
+    """
+    draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    problem = prepare(similarity, n_clusters, constraints)
+    return problem.unflatten(backend_of(similarity).adjacency(problem, draws, must_link_first=must_link_first))
+
+
+def perturbed_connectivity(
+    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, epsilon: float = 0.1,
+    n_draws: int = 100, noise: str = "normal", seed: Any = None, must_link_first: bool = True,
+    antithetic: bool = False, first_draw: Any = 0,
+) -> Any:  # fmt: skip
+    """M_{k,ε}: for each pair the share of draws in which it is in one cluster, (..., n, n), unit diagonal.
+
+    Differentiable by the score of the noise, so that any loss on it can be trained. Arguments as for
+    :func:`perturbed_value`.
+
+    >>> s = np.array([[0.0, 1.0, -9.0], [1.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
+    >>> perturbed_connectivity(s, 2, seed=0)[0].tolist()
+    [1.0, 1.0, 0.0]
+    """
+    draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    problem = prepare(similarity, n_clusters, constraints)
+    return problem.unflatten(backend_of(similarity).connectivity(problem, draws, must_link_first=must_link_first))
