@@ -45,9 +45,8 @@ class Constraints:
         if framework_of(labels) == "numpy":
             labels = np.asarray(labels)
         _check_integers("labels", labels.dtype)
-        if framework_of(labels) == "numpy":
-            if labels.size and labels.min() < -1:
-                raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
+        if framework_of(labels) == "numpy" and labels.size and labels.min() < -1:
+            raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
         if labels.ndim < 1 or labels.shape[-1] < 1:
             raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
         return cls(labels=labels)

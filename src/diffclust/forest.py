@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
+from diffclust.frameworks import to_numpy
+from diffclust.noise import Draws
 from diffclust.problems import check_similarity, prepare
 from diffclust.solvers import solver_for
 
@@ -21,7 +24,7 @@ class Forest:
         edges: (..., n - 1, 2) int32, by decreasing similarity; rows past the n - k edges of the forest are (-1, -1).
         labels: (..., n) int32, the tree of each point; trees are numbered by their smallest point.
         n_clusters: k, an int, or an array for a batch with one k per problem.
-        value: F_k, the sum of similarities over the forest's adjacency matrix (every edge counts twice).
+        value: F_k = ⟨A, Σ⟩, every edge counted twice. On torch tensors it is differentiable, with gradient A.
     """
 
     edges: Any
@@ -32,13 +35,12 @@ class Forest:
     def adjacency(self) -> Any:
         """A: 1 where the forest has an edge, symmetric, zero diagonal; shape (..., n, n)."""
         *batch_shape, n = self.labels.shape
-        edges = self.edges.reshape(-1, 1, n - 1, 2)
-        counts = solver_for(self.edges).adjacency_counts(edges, n)
-        return counts.reshape(*batch_shape, n, n).astype(np.float64)
+        counts = backend_of(self.edges).adjacency_counts(self.edges.reshape(-1, 1, n - 1, 2), n)
+        return (counts * 1.0).reshape(*batch_shape, n, n)
 
     def connectivity(self) -> Any:
         """M: 1 where two points share a tree, unit diagonal; shape (..., n, n)."""
-        return (self.labels[..., :, None] == self.labels[..., None, :]).astype(np.float64)
+        return (self.labels[..., :, None] == self.labels[..., None, :]) * 1.0
 
 
 def spanning_forest(
@@ -62,33 +64,15 @@ def spanning_forest(
     [0, 0, 1, 1]
     """
     problem = prepare(similarity, n_clusters, constraints)
-    forests = solver_for(problem.similarity).solve(
-        problem.similarity, problem.n_clusters, **problem.constraints, must_link_first=must_link_first, free=False
+    values, forests = backend_of(problem.similarity).values(
+        problem, Draws(), must_link_first=must_link_first, free=False, strict=True
     )
-    edges, labels, values = forests.edges[:, 0, 0], forests.labels[:, 0, 0], forests.values[:, 0, 0]
-    check_reached(forests.labels[:, 0], problem.n_clusters, constrained=constraints is not None)
-    k = np.asarray(n_clusters)
     return Forest(
-        edges=problem.unflatten(edges),
-        labels=problem.unflatten(labels),
-        n_clusters=int(k) if k.ndim == 0 else k,
-        value=problem.unflatten(values) if problem.batch_shape else float(values[0]),
+        edges=problem.unflatten(forests.edges[:, 0, 0]),
+        labels=problem.unflatten(forests.labels[:, 0, 0]),
+        n_clusters=n_clusters,
+        value=problem.unflatten(values[:, 0]),
     )
-
-
-def check_reached(labels: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
-    """A ValueError if some draw's forest, labels (problems, draws, n), has more trees than asked for."""
-    n_trees = labels.max(axis=(1, 2), initial=-1) + 1
-    stuck = np.flatnonzero(n_trees > n_clusters)
-    if stuck.size:
-        p = stuck[0]
-        if not constrained:
-            reason = f"without its -inf edges the graph has {n_trees[p]} components"
-            remedy = f"Ask for at least {n_trees[p]} clusters."
-        else:
-            reason = "cannot-links and missing (-inf) edges stop the greedy at more trees, or split a must-link group"
-            remedy = f"Ask for more clusters (the greedy reached {n_trees[p]}), or remove constraints."
-        raise ValueError(f"n_clusters={n_clusters[p]} cannot be reached: {reason}. {remedy}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +98,7 @@ class Hierarchy:
         >>> [hierarchy.labels(k).tolist() for k in (1, 2, 3)]
         [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 2]]
         """
-        matrix = check_similarity(similarity)
+        matrix = check_similarity(to_numpy(similarity))
         if matrix.ndim != 2:
             raise ValueError(f"A hierarchy is of one problem: similarity must have shape (n, n), got {matrix.shape}.")
         forests = solver_for(matrix).solve(matrix[None], np.array([1]))

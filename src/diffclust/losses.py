@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of, namespace_of, to_numpy
-from diffclust.perturbed import Draws, backend_of, check_draws
+from diffclust.noise import Draws
+from diffclust.perturbed import check_draws
 from diffclust.problems import Problem, check_feasible, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -111,17 +113,8 @@ def _diagnose(problem: Problem, draws: Draws, forests: Any) -> LossDiagnostics:
     agrees = (joined == same.sum((-1, -2))[:, None]) & (confused == 0)
     n_edges = (forests.edges[:, 1, :, :, 0] >= 0).sum(-1)
     stuck = n_edges < (problem.n_points - problem.n_clusters)[:, None]
-    return LossDiagnostics(
-        *(
-            problem.unflatten(x)
-            for x in (
-                problem.n_clusters,
-                (agrees * 1.0).mean(-1),
-                (deviation / draws.n_draws) ** 0.5,
-                (stuck * 1.0).mean(-1),
-            )  # fmt: skip
-        )
-    )
+    found = (problem.n_clusters, (agrees * 1.0).mean(-1), (deviation / draws.n_draws) ** 0.5, (stuck * 1.0).mean(-1))
+    return LossDiagnostics(*(problem.unflatten(each) for each in found))
 
 
 def _warn_if_nothing_is_known(problem: Problem) -> None:

@@ -19,6 +19,7 @@ and therefore the same forests. The functions below run unchanged on NumPy array
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,18 @@ def gumbel(word: Any) -> Any:
     # Near v = 0 the log of `rest`, rounded near 1, would lose what -log(1 - v) lives on: there log1p(-v) is taken.
     near = v < _QUARTER
     return -log(-np.where(near, log_polynomial(-np.minimum(v, _QUARTER)), log(rest)))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which noise: draws ``first``, ``first + 1``, ... of a seed, scaled by epsilon (0: none)."""
+
+    seed: Any = 0
+    first: Any = 0
+    n_draws: int = 1
+    epsilon: float = 0.0
+    noise: str = "normal"
+    antithetic: bool = False
 
 
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:

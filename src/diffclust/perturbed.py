@@ -19,15 +19,15 @@ function of (seed, draw, i, j) and is made again where it is needed. See ``docs/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of
-from diffclust.noise import check_kind
-from diffclust.problems import Problem, prepare
+from diffclust.noise import Draws, check_kind
+from diffclust.problems import prepare
 
 # ------------------------------------------------------------------------------------------------------------------
 # The gradient formulas
@@ -56,18 +56,6 @@ def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
 # The operators
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Which noise: draws ``first``, ``first + 1``, ... of a seed, scaled by epsilon."""
-
-    seed: Any
-    first: Any
-    n_draws: int
-    epsilon: float
-    noise: str
-    antithetic: bool
-
-
 def check_draws(
     similarity: Any, epsilon: float, n_draws: int, noise: str, seed: Any, first_draw: Any, antithetic: bool
 ) -> Draws:
@@ -86,7 +74,8 @@ def check_draws(
         raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
     if framework_of(similarity) == "numpy":
         if seed is None:
-            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002: np.random.seed makes runs repeatable
+            # The legacy generator is the global one: np.random.seed makes runs repeatable.
+            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
         seed, first_draw = _as_int("seed", seed), _as_int("first_draw", first_draw)
     return Draws(seed, first_draw, int(n_draws), float(epsilon), noise, bool(antithetic))
 
@@ -95,17 +84,6 @@ def _as_int(name: str, value: Any) -> int:
     if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     return int(value)
-
-
-def backend_of(array: Any) -> Any:
-    """The module that computes expectations for this kind of array: the same three functions for each framework."""
-    if framework_of(array) == "torch":
-        from diffclust.bindings import torch as backend
-
-        return backend
-    from diffclust.bindings import numpy as numpy_backend
-
-    return numpy_backend
 
 
 def perturbed_value(

@@ -231,3 +231,18 @@ def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
             f"n_clusters={clusters[p]} is infeasible: the constraints allow {lowest[p]} to {highest[p]} clusters"
             + (f" (problem {p} of the batch)." if clusters.size > 1 else ".")
         )
+
+
+def check_reached(labels: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
+    """A ValueError if some draw's forest, labels (problems, draws, n), has more trees than asked for."""
+    n_trees = labels.max(axis=(1, 2), initial=-1) + 1
+    stuck = np.flatnonzero(n_trees > n_clusters)
+    if stuck.size:
+        p = stuck[0]
+        if not constrained:
+            reason = f"without its -inf edges the graph has {n_trees[p]} components"
+            remedy = f"Ask for at least {n_trees[p]} clusters."
+        else:
+            reason = "cannot-links and missing (-inf) edges stop the greedy at more trees, or split a must-link group"
+            remedy = f"Ask for more clusters (the greedy reached {n_trees[p]}), or remove constraints."
+        raise ValueError(f"n_clusters={n_clusters[p]} cannot be reached: {reason}. {remedy}")

@@ -1,5 +1,25 @@
-"""Expectations over draws for each framework: the same three functions, `values`, `adjacency` and `connectivity`.
+"""Forests and their expectations over draws, for each framework.
 
-A binding connects a solver to a framework's automatic differentiation. The formulas it registers are those of
-``perturbed.py``.
+A binding connects a solver to a framework's automatic differentiation, with the formulas of ``perturbed.py``. All
+bindings have the same functions: ``values``, ``adjacency``, ``connectivity``, and the sums over draws that others need.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from diffclust.frameworks import framework_of
+
+
+def backend_of(array: Any) -> Any:
+    """The binding for this kind of array."""
+    framework = framework_of(array)
+    if framework == "torch":  # import statements, which torch.compile can trace
+        from diffclust.bindings import torch
+
+        return torch
+    if framework == "jax":
+        raise TypeError("JAX arrays are not supported yet. Convert them with numpy.asarray.")
+    from diffclust.bindings import numpy
+
+    return numpy

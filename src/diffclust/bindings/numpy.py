@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffclust.forest import check_reached
+from diffclust.problems import check_reached
 from diffclust.solvers import Forests, cpu
 
 if TYPE_CHECKING:
-    from diffclust.perturbed import Draws
+    from diffclust.noise import Draws
     from diffclust.problems import Problem
 
 
@@ -33,7 +33,7 @@ def values(problem: Problem, draws: Draws, *, must_link_first: bool, free: bool,
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
     forests = _forests(problem, draws, must_link_first, free=False, strict=True)
-    counts = cpu.adjacency_counts(np.ascontiguousarray(forests.edges[:, 0]), problem.n_points)
+    counts = adjacency_counts(forests.edges[:, 0], problem.n_points)
     return (counts / draws.n_draws).astype(problem.similarity.dtype)
 
 
@@ -41,6 +41,11 @@ def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> An
     forests = _forests(problem, draws, must_link_first, free=False, strict=True)
     counts = cpu.connectivity_counts(np.ascontiguousarray(forests.labels[:, 0]))
     return (counts / draws.n_draws).astype(problem.similarity.dtype)
+
+
+def adjacency_counts(edges: Any, n: int) -> Any:
+    """(problems, draws, n - 1, 2) edges → (problems, n, n) int32."""
+    return cpu.adjacency_counts(np.ascontiguousarray(edges), n)
 
 
 def connectivity_products(cotangent: Any, labels: Any) -> Any:

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffclust.forest import check_reached
 from diffclust.frameworks import to_numpy
 from diffclust.perturbed import score_weights, value_gradient
-from diffclust.problems import SYMMETRY_TOLERANCE, check_feasible
-from diffclust.solvers import Forests
+from diffclust.problems import SYMMETRY_TOLERANCE, check_feasible, check_reached
+from diffclust.solvers import Forests, solver_for
 
 if TYPE_CHECKING:
-    from diffclust.perturbed import Draws
+    from diffclust.noise import Draws
     from diffclust.problems import Problem
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -38,22 +37,19 @@ def _solve(
         "must_link_first": must_link_first, "free": free, "n_draws": n_draws, "epsilon": epsilon, "noise": noise,
         "antithetic": antithetic,
     }  # fmt: skip
+    solver: Any = solver_for(similarity)
     if similarity.is_cuda:
-        from diffclust.solvers import cuda
-
         if strict and constrained and not torch.cuda.is_current_stream_capturing():
             check_feasible(n_clusters, labels, relation)
         symmetric = (0.5 * similarity + 0.5 * similarity.mT).float()
-        forests = cuda.solve(
+        forests = solver.solve(
             symmetric, n_clusters, labels=labels, relation=relation, seed=seed, first_draw=first_draw, **options
         )
         return Forests(forests.edges, forests.labels, forests.values.to(similarity.dtype))
 
-    from diffclust.solvers import cpu
-
     if strict and constrained:
         check_feasible(n_clusters, labels, relation)
-    result = cpu.solve(
+    result = solver.solve(
         _symmetric(similarity), to_numpy(n_clusters), labels=None if labels is None else to_numpy(labels),
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
         **options,
@@ -74,8 +70,8 @@ def _symmetric(similarity: Tensor) -> np.ndarray:
         tolerance = SYMMETRY_TOLERANCE[np.dtype(str(similarity.dtype).removeprefix("torch."))]
         if gap.max() > tolerance * similarity[finite].abs().max():
             raise ValueError(
-                f"similarity must be symmetric: entries (i, j) and (j, i) differ by up to {gap.max():.6g}. Symmetrise it "
-                "first, e.g. (s + s.mT) / 2."
+                f"similarity must be symmetric: entries (i, j) and (j, i) differ by up to {gap.max():.6g}. Symmetrise "
+                "it first, e.g. (s + s.mT) / 2."
             )
         similarity = 0.5 * similarity + 0.5 * transposed
     return to_numpy(similarity)
@@ -90,25 +86,19 @@ def _n_solves(labels: Tensor | None, relation: Tensor | None, free: bool) -> int
 # Sums over draws, as operators
 
 
-def _on_host(function: str, *arguments: Any, **options: Any) -> Tensor:
-    """Call a function of the CPU solver on tensors."""
-    from diffclust.solvers import cpu
-
-    arrays = [np.ascontiguousarray(to_numpy(a)) if isinstance(a, Tensor) else a for a in arguments]
-    return torch.from_numpy(getattr(cpu, function)(*arrays, **options))
-
-
-def _on_device(function: str, *arguments: Any, **options: Any) -> Tensor:
-    from diffclust.solvers import cuda
-
-    arguments = tuple(a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
-    return getattr(cuda, function)(*arguments, **options)
+def _call(function: str, tensor: Tensor, *others: Any, **options: Any) -> Tensor:
+    """Call a function of the tensors' solver; the CPU's works on NumPy arrays."""
+    call = getattr(solver_for(tensor), function)
+    if tensor.is_cuda:
+        return call(*(a.contiguous() if isinstance(a, Tensor) else a for a in (tensor, *others)), **options)
+    arrays = (np.ascontiguousarray(to_numpy(a)) if isinstance(a, Tensor) else a for a in (tensor, *others))
+    return torch.from_numpy(call(*arrays, **options))
 
 
 @torch.library.custom_op("diffclust::adjacency_counts", mutates_args=())
 def adjacency_counts(edges: Tensor, n: int) -> Tensor:
     """(problems, draws, n - 1, 2) edges → (problems, n, n) int32."""
-    return (_on_device if edges.is_cuda else _on_host)("adjacency_counts", edges, n)
+    return _call("adjacency_counts", edges, n)
 
 
 @adjacency_counts.register_fake
@@ -119,7 +109,7 @@ def _(edges: Tensor, n: int) -> Tensor:
 @torch.library.custom_op("diffclust::connectivity_counts", mutates_args=())
 def connectivity_counts(labels: Tensor) -> Tensor:
     """(problems, draws, n) labels → (problems, n, n) int32."""
-    return (_on_device if labels.is_cuda else _on_host)("connectivity_counts", labels)
+    return _call("connectivity_counts", labels)
 
 
 @connectivity_counts.register_fake
@@ -130,7 +120,7 @@ def _(labels: Tensor) -> Tensor:
 @torch.library.custom_op("diffclust::adjacency_products", mutates_args=())
 def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
     """⟨cotangent, A⟩ for every draw, (problems, draws)."""
-    return (_on_device if edges.is_cuda else _on_host)("adjacency_products", cotangent, edges).to(cotangent.dtype)
+    return _call("adjacency_products", cotangent, edges).to(cotangent.dtype)
 
 
 @adjacency_products.register_fake
@@ -141,7 +131,7 @@ def _(cotangent: Tensor, edges: Tensor) -> Tensor:
 @torch.library.custom_op("diffclust::connectivity_products", mutates_args=())
 def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
     """⟨cotangent, M⟩ for every draw, (problems, draws)."""
-    return (_on_device if labels.is_cuda else _on_host)("connectivity_products", cotangent, labels).to(cotangent.dtype)
+    return _call("connectivity_products", cotangent, labels).to(cotangent.dtype)
 
 
 @connectivity_products.register_fake
@@ -152,13 +142,9 @@ def _(cotangent: Tensor, labels: Tensor) -> Tensor:
 @torch.library.custom_op("diffclust::noise_sum", mutates_args=())
 def noise_sum(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, antithetic: bool) -> Tensor:
     """Sum over draws of weights (problems, draws) times the score of the noise, (problems, n, n)."""
-    if weights.is_cuda:
-        options: dict[str, Any] = {"seed": seed, "first_draw": first_draw}
-        call = _on_device
-    else:
-        options = {"seed": int(seed), "first_draw": int(first_draw)}
-        call = _on_host
-    return call("noise_sum", weights, n, noise=noise, antithetic=antithetic, **options).to(weights.dtype)
+    counter = (seed, first_draw) if weights.is_cuda else (int(seed), int(first_draw))
+    total = _call("noise_sum", weights, n, seed=counter[0], first_draw=counter[1], noise=noise, antithetic=antithetic)
+    return total.to(weights.dtype)
 
 
 @noise_sum.register_fake

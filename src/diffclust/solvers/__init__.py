@@ -14,6 +14,8 @@ from diffclust.frameworks import framework_of
 
 TABLE = {
     ("numpy", "cpu"): "diffclust.solvers.cpu",
+    ("torch", "cpu"): "diffclust.solvers.cpu",
+    ("torch", "cuda"): "diffclust.solvers.cuda",
 }
 
 

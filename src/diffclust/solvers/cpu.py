@@ -130,10 +130,16 @@ def _set_pair(matrix, i, j, value):
 
 
 @_jit
-def _grow(weights, members, n_members, n_roots, key, parent, edges, edge_weights, n_edges):
+def _code(low, high):
+    """An edge as one integer, in the order of (low, high)."""
+    return (np.int64(low) << 32) | np.int64(high)
+
+
+@_jit
+def _grow(weights, members, n_members, n_roots, key, parent, codes, edge_weights, n_edges):
     """Prim: connect ``members[n_roots:n_members]`` to the roots ``members[:n_roots]``, which count as one tree.
 
-    Appends to ``edges`` and ``edge_weights`` and returns their new number. Reorders ``members``. Edges are compared by
+    Appends to ``codes`` and ``edge_weights`` and returns their new number. Reorders ``members``. Edges are compared by
     (weight, smaller pair); among edges to one point the smaller pair is the one with the smaller other end.
     """
     n = weights.shape[0]
@@ -167,8 +173,7 @@ def _grow(weights, members, n_members, n_roots, key, parent, edges, edge_weights
                 if key[c] > best_key or low < best_low or (low == best_low and high < best_high):
                     best, best_key, best_low, best_high = c, key[c], low, high
         u = open_points[best]
-        edges[n_edges, 0] = best_low
-        edges[n_edges, 1] = best_high
+        codes[n_edges] = _code(best_low, best_high)
         edge_weights[n_edges] = best_key
         n_edges += 1
         n_open -= 1
@@ -180,56 +185,61 @@ def _grow(weights, members, n_members, n_roots, key, parent, edges, edge_weights
 
 
 @_jit
-def _before(edges, edge_weights, a, b):
-    """Whether edge a stands before edge b in the total order."""
-    if edge_weights[a] != edge_weights[b]:
-        return edge_weights[a] > edge_weights[b]
-    if edges[a, 0] != edges[b, 0]:
-        return edges[a, 0] < edges[b, 0]
-    return edges[a, 1] < edges[b, 1]
+def _before(weight, code, other_weight, other_code):
+    """Whether an edge stands before another in the total order."""
+    return weight > other_weight or (weight == other_weight and code < other_code)
 
 
 @_jit
-def _sort_edges(edges, edge_weights, start, stop, order, buffer):
-    """order[start:stop] = the edges start..stop-1 by the total order: insertion sort in runs, then merges."""
+def _sort_edges(codes, edge_weights, start, stop, spare_codes, spare_weights):
+    """Sort edges start..stop-1 by the total order: insertion sort in runs, then merges."""
     run = 16
     for low in range(start, stop, run):
-        for a in range(low, min(low + run, stop)):
-            position = a
-            while position > low and _before(edges, edge_weights, a, order[position - 1]):
-                order[position] = order[position - 1]
+        for e in range(low + 1, min(low + run, stop)):
+            weight, code, position = edge_weights[e], codes[e], e
+            while position > low and _before(weight, code, edge_weights[position - 1], codes[position - 1]):
+                edge_weights[position] = edge_weights[position - 1]
+                codes[position] = codes[position - 1]
                 position -= 1
-            order[position] = a
+            edge_weights[position] = weight
+            codes[position] = code
     while run < stop - start:
         for low in range(start, stop - run, 2 * run):
             middle, high = low + run, min(low + 2 * run, stop)
-            for a in range(low, middle):
-                buffer[a] = order[a]
+            spare_codes[low:middle] = codes[low:middle]
+            spare_weights[low:middle] = edge_weights[low:middle]
             left, right, out = low, middle, low
             while left < middle:
-                if right < high and _before(edges, edge_weights, order[right], buffer[left]):
-                    order[out] = order[right]
+                if right < high and _before(edge_weights[right], codes[right], spare_weights[left], spare_codes[left]):
+                    edge_weights[out] = edge_weights[right]
+                    codes[out] = codes[right]
                     right += 1
                 else:
-                    order[out] = buffer[left]
+                    edge_weights[out] = spare_weights[left]
+                    codes[out] = spare_codes[left]
                     left += 1
                 out += 1
         run *= 2
 
 
 @_jit
-def _write_forest(edges, edge_weights, n_edges, in_order, order, buffer, leader, edges_out, labels_out):
-    """Write the chosen edges by the total order, and their trees, return <A, weights>."""
-    if in_order:
-        for e in range(n_edges):
-            order[e] = e
-    else:
-        _sort_edges(edges, edge_weights, 0, n_edges, order, buffer)
+def _keep_strongest(codes, edge_weights, start, stop, n_keep, spare_codes, spare_weights):
+    """Sort edges start..stop-1; return how many of its first ``n_keep`` exist."""
+    _sort_edges(codes, edge_weights, start, stop, spare_codes, spare_weights)
+    n_kept = 0
+    while n_kept < min(n_keep, stop - start) and edge_weights[start + n_kept] > -np.inf:
+        n_kept += 1
+    return n_kept
+
+
+@_jit
+def _write_forest(codes, edge_weights, n_edges, leader, edges_out, labels_out):
+    """Write the sorted edges and their trees, return <A, weights>."""
     total = 0.0
     for e in range(n_edges):
-        edges_out[e, 0] = edges[order[e], 0]
-        edges_out[e, 1] = edges[order[e], 1]
-        total += edge_weights[order[e]]
+        edges_out[e, 0] = codes[e] >> 32
+        edges_out[e, 1] = codes[e] & 0xFFFFFFFF
+        total += edge_weights[e]
     for e in range(n_edges, edges_out.shape[0]):
         edges_out[e, 0] = -1
         edges_out[e, 1] = -1
@@ -238,31 +248,14 @@ def _write_forest(edges, edge_weights, n_edges, in_order, order, buffer, leader,
 
 
 @_jit
-def _keep_strongest(edges, edge_weights, start, stop, n_keep, order, buffer, spare_edges, spare_weights):
-    """Move the ``n_keep`` strongest existing edges of start..stop-1, in order, to its front; return how many."""
-    _sort_edges(edges, edge_weights, start, stop, order, buffer)
-    n_kept = 0
-    while n_kept < min(n_keep, stop - start) and edge_weights[order[start + n_kept]] > -np.inf:
-        spare_edges[n_kept, 0] = edges[order[start + n_kept], 0]
-        spare_edges[n_kept, 1] = edges[order[start + n_kept], 1]
-        spare_weights[n_kept] = edge_weights[order[start + n_kept]]
-        n_kept += 1
-    for e in range(n_kept):
-        edges[start + e, 0] = spare_edges[e, 0]
-        edges[start + e, 1] = spare_edges[e, 1]
-        edge_weights[start + e] = spare_weights[e]
-    return n_kept
-
-
-@_jit
 def _free_forest(weights, k, scratch):
     """The k-forest without constraints: the maximum spanning tree less its k - 1 weakest edges."""
-    members, key, parent, edges, edge_weights, order, buffer, spare_edges, spare_weights = scratch
+    members, key, parent, codes, edge_weights, spare_codes, spare_weights = scratch
     n = weights.shape[0]
     for i in range(n):
         members[i] = i
-    n_edges = _grow(weights, members, n, 1, key, parent, edges, edge_weights, 0)
-    return _keep_strongest(edges, edge_weights, 0, n_edges, n - k, order, buffer, spare_edges, spare_weights)
+    n_edges = _grow(weights, members, n, 1, key, parent, codes, edge_weights, 0)
+    return _keep_strongest(codes, edge_weights, 0, n_edges, n - k, spare_codes, spare_weights)
 
 
 @_jit
@@ -271,7 +264,7 @@ def _label_forest(weights, by_group, group_ends, n_groups, k, scratch):
 
     ``by_group`` lists the points group after group, the unlabelled ones last.
     """
-    members, key, parent, edges, edge_weights, order, buffer, spare_edges, spare_weights = scratch
+    members, key, parent, codes, edge_weights, spare_codes, spare_weights = scratch
     n = weights.shape[0]
     n_edges = 0
     start = 0
@@ -279,7 +272,7 @@ def _label_forest(weights, by_group, group_ends, n_groups, k, scratch):
         size = group_ends[group] - start
         for c in range(size):
             members[c] = by_group[start + c]
-        n_edges = _grow(weights, members, size, 1, key, parent, edges, edge_weights, n_edges)
+        n_edges = _grow(weights, members, size, 1, key, parent, codes, edge_weights, n_edges)
         start = group_ends[group]
     for e in range(n_edges):
         if edge_weights[e] == -np.inf:
@@ -287,11 +280,11 @@ def _label_forest(weights, by_group, group_ends, n_groups, k, scratch):
     for c in range(n):
         members[c] = by_group[c]
     n_unlabelled = n - start
-    stop = _grow(weights, members, n, max(start, 1), key, parent, edges, edge_weights, n_edges)
+    stop = _grow(weights, members, n, max(start, 1), key, parent, codes, edge_weights, n_edges)
     n_keep = n_groups + n_unlabelled - k
-    return n_edges + _keep_strongest(
-        edges, edge_weights, n_edges, stop, n_keep, order, buffer, spare_edges, spare_weights
-    )
+    n_edges += _keep_strongest(codes, edge_weights, n_edges, stop, n_keep, spare_codes, spare_weights)
+    _sort_edges(codes, edge_weights, 0, n_edges, spare_codes, spare_weights)
+    return n_edges
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -299,11 +292,11 @@ def _label_forest(weights, by_group, group_ends, n_groups, k, scratch):
 
 
 @_jit
-def _better(weights, codes, row, a, b):
+def _better(weights, between, row, a, b):
     """Whether the best edge from tree ``row`` to tree a stands before the one to tree b."""
     if weights[row, a] != weights[row, b]:
         return weights[row, a] > weights[row, b]
-    return codes[row, a] < codes[row, b]
+    return between[row, a] < between[row, b]
 
 
 @_jit
@@ -312,23 +305,23 @@ def _allowed(r, s, block, apart, open_blocks):
 
 
 @_jit
-def _nearest(weights, codes, r, alive, n_alive, block, apart, open_blocks):
+def _nearest(weights, between, r, alive, n_alive, block, apart, open_blocks):
     """The tree that r may join first, or -1."""
     best = -1
     for c in range(n_alive):
         s = alive[c]
         if s == r or weights[r, s] == -np.inf or not _allowed(r, s, block, apart, open_blocks):
             continue
-        if best < 0 or _better(weights, codes, r, s, best):
+        if best < 0 or _better(weights, between, r, s, best):
             best = s
     return best
 
 
 @_jit
-def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, alive, nearest, edges, edge_weights):
+def _agglomerate(weights, relation, k, must_link_first, between, apart, block, alive, nearest, codes, edge_weights):
     """The constrained greedy of ``reference.kruskal`` without sorting n^2 edges; returns the number of edges.
 
-    Trees are merged best pair first. ``weights[r, s]`` and ``codes[r, s]`` become the best edge between trees r and
+    Trees are merged best pair first. ``weights[r, s]`` and ``between[r, s]`` become the best edge between trees r and
     s, and each tree remembers its best allowed partner. ``block`` is as in the reference: joins inside a block are
     always allowed, joins between blocks while ``open_blocks``. With must-links first, blocks open only when no join
     inside a block is left, and they close when k blocks are left. Overwrites ``weights``.
@@ -339,7 +332,7 @@ def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, ali
         alive[i] = i
         block[i] = i
         for j in range(n):
-            codes[i, j] = min(i, j) * n + max(i, j)
+            between[i, j] = _code(min(i, j), max(i, j))
             apart[i, j] = relation[i, j] == 0
         for j in range(i):
             if relation[i, j] == 1:
@@ -354,7 +347,7 @@ def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, ali
     while True:
         if stale:
             for c in range(n_alive):
-                nearest[alive[c]] = _nearest(weights, codes, alive[c], alive, n_alive, block, apart, open_blocks)
+                nearest[alive[c]] = _nearest(weights, between, alive[c], alive, n_alive, block, apart, open_blocks)
             stale = False
         r = -1
         for c in range(n_alive):
@@ -365,7 +358,7 @@ def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, ali
                 r = t
                 continue
             weight, best = weights[t, nearest[t]], weights[r, nearest[r]]
-            if weight > best or (weight == best and codes[t, nearest[t]] < codes[r, nearest[r]]):
+            if weight > best or (weight == best and between[t, nearest[t]] < between[r, nearest[r]]):
                 r = t
         if r < 0:
             if open_blocks or not may_open:
@@ -375,8 +368,7 @@ def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, ali
             continue
 
         s = nearest[r]
-        edges[n_edges, 0] = codes[r, s] // n
-        edges[n_edges, 1] = codes[r, s] % n
+        codes[n_edges] = between[r, s]
         edge_weights[n_edges] = weights[r, s]
         n_edges += 1
 
@@ -402,23 +394,23 @@ def _agglomerate(weights, relation, k, must_link_first, codes, apart, block, ali
                 stale = True
         for c in range(n_alive):
             t = alive[c]
-            if t != r and _better(weights, codes, t, s, r):
+            if t != r and _better(weights, between, t, s, r):
                 weights[r, t] = weights[t, r] = weights[t, s]
-                codes[r, t] = codes[t, r] = codes[t, s]
+                between[r, t] = between[t, r] = between[t, s]
         if stale:
             continue
         for c in range(n_alive):
             t = alive[c]
             if t == r:
-                nearest[t] = _nearest(weights, codes, t, alive, n_alive, block, apart, open_blocks)
+                nearest[t] = _nearest(weights, between, t, alive, n_alive, block, apart, open_blocks)
             elif nearest[t] == r or nearest[t] == s:
                 # The better of two best edges is still the best, if the joined tree may be joined at all.
                 if _allowed(t, r, block, apart, open_blocks):
                     nearest[t] = r
                 else:
-                    nearest[t] = _nearest(weights, codes, t, alive, n_alive, block, apart, open_blocks)
+                    nearest[t] = _nearest(weights, between, t, alive, n_alive, block, apart, open_blocks)
             elif joined and nearest[t] >= 0 and not _allowed(t, nearest[t], block, apart, open_blocks):
-                nearest[t] = _nearest(weights, codes, t, alive, n_alive, block, apart, open_blocks)
+                nearest[t] = _nearest(weights, between, t, alive, n_alive, block, apart, open_blocks)
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -466,14 +458,12 @@ def _solve_items(
     general = form == RELATION or (form == LABELS and not must_link_first)
     own_weights = epsilon != 0 or general
     weights = np.empty((n, n) if own_weights else (0, 0), similarity.dtype)
-    scratch = (
-        np.empty(n, np.int32), np.empty(n, similarity.dtype), np.empty(n, np.int32),
-        np.empty((n, 2), np.int32), np.empty(n, similarity.dtype), np.empty(n, np.int32), np.empty(n, np.int32),
-        np.empty((n, 2), np.int32), np.empty(n, similarity.dtype),
-    )  # fmt: skip
-    _, _, leader, edges, edge_weights, order, buffer, _, _ = scratch
+    members, key, parent = np.empty(n, np.int32), np.empty(n, similarity.dtype), np.empty(n, np.int32)
+    codes, edge_weights = np.empty(n, np.int64), np.empty(n, similarity.dtype)
+    spare_codes, spare_weights = np.empty(n, np.int64), np.empty(n, similarity.dtype)
+    scratch = members, key, parent, codes, edge_weights, spare_codes, spare_weights
     by_group, group_ends = np.empty(n, np.int32), np.empty(n, np.int32)
-    codes = np.empty((n, n) if general else (0, 0), np.int64)
+    between = np.empty((n, n) if general else (0, 0), np.int64)
     apart = np.empty((n, n) if general else (0, 0), np.bool_)
     own_relation = np.empty((n, n) if general else (0, 0), np.int8)
     block, alive, nearest = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
@@ -497,9 +487,8 @@ def _solve_items(
         if free:
             n_edges = _free_forest(matrix, k, scratch)
             values_out[problem, 0, draw] = _write_forest(
-                edges, edge_weights, n_edges, True, order, buffer, leader, edges_out[problem, 0, draw],
-                labels_out[problem, 0, draw],
-            )  # fmt: skip
+                codes, edge_weights, n_edges, parent, edges_out[problem, 0, draw], labels_out[problem, 0, draw]
+            )
         if form == NO_CONSTRAINTS:
             continue
         n_edges = -1
@@ -509,8 +498,8 @@ def _solve_items(
                 grouped = problem
             n_edges = _label_forest(matrix, by_group, group_ends, n_groups, k, scratch)
         if n_edges < 0:
-            if codes.shape[0] != n:  # rare: missing edges cut a labelled group into pieces
-                codes, apart = np.empty((n, n), np.int64), np.empty((n, n), np.bool_)
+            if between.shape[0] != n:  # rare: missing edges cut a labelled group into pieces
+                between, apart = np.empty((n, n), np.int64), np.empty((n, n), np.bool_)
                 own_relation = np.empty((n, n), np.int8)
             if weights.shape[0] != n:
                 weights = np.empty((n, n), similarity.dtype)
@@ -521,10 +510,11 @@ def _solve_items(
             else:
                 own_relation[:] = relation[problem]
             n_edges = _agglomerate(
-                weights, own_relation, k, must_link_first, codes, apart, block, alive, nearest, edges, edge_weights
+                weights, own_relation, k, must_link_first, between, apart, block, alive, nearest, codes, edge_weights
             )
+            _sort_edges(codes, edge_weights, 0, n_edges, spare_codes, spare_weights)
         values_out[problem, constrained, draw] = _write_forest(
-            edges, edge_weights, n_edges, False, order, buffer, leader, edges_out[problem, constrained, draw],
+            codes, edge_weights, n_edges, parent, edges_out[problem, constrained, draw],
             labels_out[problem, constrained, draw],
         )  # fmt: skip
 
