@@ -44,9 +44,15 @@ class Constraints:
         """
         if framework_of(labels) == "numpy":
             labels = np.asarray(labels)
+            if labels.size == 0:
+                raise ValueError(f"labels are empty (shape {labels.shape}): at least one point is needed.")
         _check_integers("labels", labels.dtype)
-        if framework_of(labels) == "numpy" and labels.size and labels.min() < -1:
-            raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
+        if framework_of(labels) == "numpy" and labels.size:
+            if labels.min() < -1:
+                raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
+            if labels.max() > np.iinfo(np.int64).max:
+                raise ValueError(f"labels must fit into int64, got {labels.max()}. Number the classes from 0.")
+            labels = labels.astype(np.int64)
         if labels.ndim < 1 or labels.shape[-1] < 1:
             raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
         return cls(labels=labels)
@@ -55,8 +61,8 @@ class Constraints:
     def from_pairs(
         cls,
         n_points: int,
-        must_link: Iterable[tuple[int, int]] = (),
-        cannot_link: Iterable[tuple[int, int]] = (),
+        must_link: Iterable[tuple[int, int]] | None = (),
+        cannot_link: Iterable[tuple[int, int]] | None = (),
     ) -> Constraints:
         """Pairs of points that belong to the same cluster, and pairs that belong to different clusters.
 
@@ -74,8 +80,11 @@ class Constraints:
     @classmethod
     def from_matrix(cls, matrix: Any) -> Constraints:
         """The paper's M_Ω: 1 same cluster, 0 different, nan unknown; shape (n, n), or (..., n, n) for a batch."""
-        values = np.asarray(to_numpy(matrix), dtype=np.float64)
-        if values.ndim < 2 or values.shape[-1] != values.shape[-2] or values.shape[-1] < 1:
+        given = to_numpy(matrix)
+        if given.dtype.kind not in "iubf":
+            raise TypeError(f"matrix must be real numbers, got dtype {given.dtype}.")
+        values = given.astype(np.float64)
+        if values.ndim < 2 or values.shape[-1] != values.shape[-2] or values.size < 1:
             raise ValueError(f"matrix must have shape (n, n) or (..., n, n) with n >= 1, got shape {values.shape}.")
         known = ~np.isnan(values)
         if not np.isin(values[known], (0.0, 1.0)).all():
@@ -143,6 +152,8 @@ class Constraints:
     def agree(self, clustering: Any) -> Any:
         """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
         clustering = to_numpy(clustering)
+        if clustering.ndim < 1 or clustering.shape[-1] != self.n_points:
+            raise ValueError(f"clusterings must have shape (..., {self.n_points}), got shape {clustering.shape}.")
         together = clustering[..., :, None] == clustering[..., None, :]
         matrix = to_numpy(self.matrix())
         return _scalar((np.isnan(matrix) | (together == (matrix == 1))).all((-1, -2)))
@@ -171,8 +182,8 @@ def _count_groups(labels: Any) -> tuple[Any, Any]:
 # Pairs
 
 
-def _check_pairs(name: str, pairs: Iterable[tuple[int, int]], n_points: int) -> NDArray[np.intp]:
-    array = np.asarray(to_numpy(pairs) if hasattr(pairs, "shape") else list(pairs))
+def _check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
+    array = np.asarray(to_numpy(pairs) if hasattr(pairs, "shape") else list(pairs or ()))
     if array.size == 0:
         return np.empty((0, 2), np.intp)
     _check_integers(name, array.dtype)

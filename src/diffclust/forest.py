@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,8 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.noise import Draws
-from diffclust.problems import check_similarity, prepare
+from diffclust.problems import check_count, check_flag, prepare
+from diffclust.similarity import check_similarity
 from diffclust.solvers import solver_for
 
 
@@ -35,7 +37,8 @@ class Forest:
     def adjacency(self) -> Any:
         """A: 1 where the forest has an edge, symmetric, zero diagonal; shape (..., n, n)."""
         *batch_shape, n = self.labels.shape
-        counts = backend_of(self.edges).adjacency_counts(self.edges.reshape(-1, 1, n - 1, 2), n)
+        edges = self.edges.reshape(math.prod(batch_shape), 1, 1, n - 1, 2)
+        counts = backend_of(self.edges).adjacency_counts(edges, n)
         return (counts * 1.0).reshape(*batch_shape, n, n)
 
     def connectivity(self) -> Any:
@@ -63,15 +66,16 @@ def spanning_forest(
     >>> spanning_forest(-np.abs(points - points.T), n_clusters=2).labels.tolist()
     [0, 0, 1, 1]
     """
+    check_flag("must_link_first", must_link_first)
     problem = prepare(similarity, n_clusters, constraints)
     values, forests = backend_of(problem.similarity).values(
-        problem, Draws(), must_link_first=must_link_first, free=False, strict=True
+        problem, Draws(), must_link_first=must_link_first, strict=True, with_labels=True
     )
     return Forest(
         edges=problem.unflatten(forests.edges[:, 0, 0]),
         labels=problem.unflatten(forests.labels[:, 0, 0]),
         n_clusters=n_clusters,
-        value=problem.unflatten(values[:, 0]),
+        value=problem.unflatten(values),
     )
 
 
@@ -114,11 +118,8 @@ class Hierarchy:
         """
         from diffclust.solvers.tree import number_trees
 
-        for name, value in (("n_clusters", n_clusters), ("min_cluster_size", min_cluster_size)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name} must be an integer, got {value!r}.")
-            if not 1 <= value <= self.n_points:
-                raise ValueError(f"{name}={value} must be from 1 to the number of points, {self.n_points}.")
+        n_clusters = check_count("n_clusters", n_clusters, self.n_points)
+        min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
         n_pieces = self.n_points - len(self.edges)
         if n_clusters < n_pieces:
             raise ValueError(
@@ -142,6 +143,7 @@ class Hierarchy:
 
     def guarded_cuts(self, min_cluster_size: int) -> NDArray[np.int64]:
         """Positions in ``edges`` of all cuts that leave ``min_cluster_size`` points on both sides, weakest first."""
+        min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
         if min_cluster_size not in self._cuts:
             from diffclust.solvers.tree import guarded_cuts
 

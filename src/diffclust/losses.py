@@ -22,7 +22,7 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of, namespace_of, to_numpy
 from diffclust.noise import Draws
 from diffclust.perturbed import check_draws
-from diffclust.problems import Problem, check_feasible, prepare
+from diffclust.problems import Problem, check_feasible, check_flag, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -37,7 +37,7 @@ class LossDiagnostics(NamedTuple):
 
 
 def _reduce(losses: Any, problem: Problem, reduction: str) -> Any:
-    if reduction == "none":
+    if reduction == "none" or not problem.batch_shape:
         return problem.unflatten(losses)
     return losses.mean() if reduction == "mean" else losses.sum()
 
@@ -49,9 +49,12 @@ def _check_reduction(reduction: str) -> None:
 
 def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, strict: bool) -> Problem:
     """A loss moves k into the feasible range (a random batch misses classes), or, with ``strict``, raises."""
+    if constraints is None:
+        raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
     problem = prepare(similarity, n_clusters, constraints, clamp=not strict)
     if strict and problem.is_constrained:
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
+    _warn_if_nothing_is_known(problem)
     return problem
 
 
@@ -82,20 +85,16 @@ def partial_fenchel_young_loss(
     >>> points = np.array([[0.0], [0.1], [1.0], [1.1]])
     >>> right, wrong = (Constraints.from_labels(labels) for labels in ([0, 0, 1, 1], [0, 1, 0, 1]))
     >>> s = -np.abs(points - points.T)
-    >>> float(partial_fenchel_young_loss(s, right, 2, seed=0)), partial_fenchel_young_loss(s, wrong, 2, seed=0) > 1
-    (0.0, True)
+    >>> [bool(partial_fenchel_young_loss(s, labels, 2, seed=0) > 1) for labels in (right, wrong)]
+    [False, True]
     """
     _check_reduction(reduction)
-    if constraints is None:
-        raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
+    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
-    _warn_if_nothing_is_known(problem)
-    means, forests = backend_of(similarity).values(
-        problem, draws, must_link_first=must_link_first, free=True, strict=False
+    losses, forests = backend_of(problem.similarity).values(
+        problem, draws, must_link_first=must_link_first, gap=True, with_labels=diagnostics
     )
-    # Equal forests have equal values; what rounding leaves below zero of unequal ones is zero.
-    losses = (means[:, 0] - means[:, 1]).clip(min=0.0)
     reduced = _reduce(losses, problem, reduction)
     return (reduced, _diagnose(problem, draws, forests)) if diagnostics else reduced
 
@@ -104,17 +103,34 @@ def _diagnose(problem: Problem, draws: Draws, forests: Any) -> LossDiagnostics:
     backend = backend_of(problem.similarity)
     gaps = forests.values[:, 0] - forests.values[:, 1]
     deviation = ((gaps - gaps.mean(-1)[:, None]) ** 2).sum(-1) / max(draws.n_draws - 1, 1)
-    known = Constraints(problem.labels, problem.relation).matrix()
+    known = _known_matrix(problem)
     xp = namespace_of(problem.similarity)
-    if framework_of(problem.similarity) == "torch":
-        known = xp.as_tensor(known, device=problem.similarity.device, dtype=problem.similarity.dtype)
     same, apart = xp.where(known == 1, 1.0, 0.0), xp.where(known == 0, 1.0, 0.0)
     joined, confused = (backend.connectivity_products(pairs, forests.labels[:, 0]) for pairs in (same, apart))
     agrees = (joined == same.sum((-1, -2))[:, None]) & (confused == 0)
     n_edges = (forests.edges[:, 1, :, :, 0] >= 0).sum(-1)
-    stuck = n_edges < (problem.n_points - problem.n_clusters)[:, None]
-    found = (problem.n_clusters, (agrees * 1.0).mean(-1), (deviation / draws.n_draws) ** 0.5, (stuck * 1.0).mean(-1))
+    n_clusters = _clamped(problem)
+    stuck = n_edges < (problem.n_points - n_clusters)[:, None]
+    found = (n_clusters, (agrees * 1.0).mean(-1), (deviation / draws.n_draws) ** 0.5, (stuck * 1.0).mean(-1))
     return LossDiagnostics(*(problem.unflatten(each) for each in found))
+
+
+def _like(array: Any, other: Any) -> Any:
+    """A host array as an array of the other's kind, where it is."""
+    return namespace_of(other).as_tensor(array, device=other.device) if framework_of(other) == "torch" else array
+
+
+def _clamped(problem: Problem) -> Any:
+    """The k that both solves use."""
+    if problem.labels is None:
+        return problem.n_clusters
+    return backend_of(problem.similarity).clamp_clusters(problem.n_clusters, problem.labels)
+
+
+def _known_matrix(problem: Problem) -> Any:
+    """M_Ω (problems, n, n) where the similarity lives."""
+    relation = None if problem.relation is None else to_numpy(problem.relation)
+    return _like(Constraints(problem.labels, relation).matrix(), problem.similarity)
 
 
 def _warn_if_nothing_is_known(problem: Problem) -> None:
@@ -129,7 +145,7 @@ def _warn_if_nothing_is_known(problem: Problem) -> None:
     if labels.shape[0] and bool((labels < 0).all()):
         warnings.warn(
             "No point of this batch is labelled: the loss is 0 and has no gradient. Sample batches with some labels.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -158,10 +174,10 @@ def fenchel_young_loss(
             f"{tuple(adjacency.shape)}."
         )
     target = adjacency.reshape(problem.similarity.shape)
-    means, _ = backend_of(similarity).values(problem, draws, must_link_first=True, free=True, strict=True)
+    means, _ = backend_of(problem.similarity).values(problem, draws, must_link_first=True, strict=True)
     # Where y has no edge, -inf may stand in the similarity, and 0 * -inf is no number.
     inner = xp.where(target == 0, 0.0, problem.similarity * target).sum((-1, -2))
-    return _reduce(means[:, 0] - inner, problem, reduction)
+    return _reduce(means - inner, problem, reduction)
 
 
 def connectivity_loss(
@@ -179,15 +195,10 @@ def connectivity_loss(
     2.0
     """
     _check_reduction(reduction)
-    if constraints is None:
-        raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
-    _warn_if_nothing_is_known(problem)
-    known = Constraints(problem.labels, problem.relation).matrix()
-    if framework_of(similarity) == "torch":
-        known = namespace_of(similarity).as_tensor(known, device=similarity.device)
-    free = Problem(problem.similarity, problem.n_clusters, None, None, problem.batch_shape)
-    soft = backend_of(similarity).connectivity(free, draws, must_link_first=True)
+    known = _known_matrix(problem)
+    free = Problem(problem.similarity, _clamped(problem), None, None, problem.batch_shape)
+    soft = backend_of(problem.similarity).connectivity(free, draws, must_link_first=True)
     gap = namespace_of(soft).where(known != known, 0.0, soft - known)  # nan is unknown
     return _reduce((gap * gap).sum((-1, -2)), problem, reduction)

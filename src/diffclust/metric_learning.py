@@ -24,8 +24,8 @@ from diffclust import nn
 class PartialFenchelYoungLoss(BaseMetricLossFunction):
     """:class:`diffclust.nn.PartialFenchelYoungLoss` inside pytorch-metric-learning's wrappers.
 
-    Clustering looks at all points of a batch at once, so mined tuples have no meaning here: ``indices_tuple`` must be None.
-    Reference embeddings are clustered together with the batch.
+    Clustering looks at all points of a batch at once, so mined tuples have no meaning here: ``indices_tuple`` must be
+    None. Reference embeddings are clustered together with the batch.
 
     Args:
         n_clusters, and all keywords of :class:`diffclust.nn.PartialFenchelYoungLoss`.
@@ -40,7 +40,7 @@ class PartialFenchelYoungLoss(BaseMetricLossFunction):
     ) -> dict[str, Any]:
         if indices_tuple is not None:
             raise ValueError("Mined tuples have no meaning for a clustering loss: pass indices_tuple=None, no miner.")
-        if ref_emb is not None and ref_emb is not embeddings:
+        if ref_emb is not None and ref_labels is not None and ref_emb is not embeddings:
             embeddings, labels = torch.cat([embeddings, ref_emb]), torch.cat([labels, ref_labels])
         loss = self.loss(embeddings, labels)
         return {"loss": {"losses": loss, "indices": None, "reduction_type": "already_reduced"}}

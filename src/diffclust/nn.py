@@ -54,6 +54,8 @@ class _Perturbed(nn.Module):
         self.standardize = standardize
         self.must_link_first = must_link_first
         self.antithetic = antithetic
+        if seed is None:
+            seed = int(torch.randint(0, 2**63 - 1, ()))
         self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")))
         self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
 
@@ -64,17 +66,20 @@ class _Perturbed(nn.Module):
         return similarities.standardize(result) if self.standardize else result
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
-        """Arguments that say which noise, and a step along the stream."""
-        first = self.noise_counter.clone()
-        if self.training:
-            self.noise_counter += self.n_draws
-        seed = self.noise_seed
+        """Arguments that say which noise."""
+        first, seed = self.noise_counter, self.noise_seed
         if embeddings.device != first.device:  # a module left on the CPU still serves
             first, seed = first.to(embeddings.device), seed.to(embeddings.device)
         return {
             "epsilon": self.epsilon, "n_draws": self.n_draws, "noise": self.noise, "antithetic": self.antithetic,
             "seed": seed, "first_draw": first,
         }  # fmt: skip
+
+    def _advance(self, result: Tensor) -> Tensor:
+        """A step along the stream of noise, after it was used."""
+        if self.training:
+            self.noise_counter += self.n_draws
+        return result
 
     def extra_repr(self) -> str:
         return (
@@ -129,21 +134,23 @@ class PartialFenchelYoungLoss(_Loss):
     """
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
-        return losses.partial_fenchel_young_loss(
+        loss = losses.partial_fenchel_young_loss(
             self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction,
             **self._draws(embeddings),
         )  # fmt: skip
+        return self._advance(loss)
 
 
 class ConnectivityLoss(_Loss):
     """Squared distance of the soft connectivity to what the labels say, over known pairs; arguments as above."""
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
-        return losses.connectivity_loss(
+        loss = losses.connectivity_loss(
             self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
             strict=self.strict, reduction=self.reduction, **self._draws(embeddings),
         )  # fmt: skip
+        return self._advance(loss)
 
 
 class PerturbedClustering(_Perturbed):
@@ -155,7 +162,8 @@ class PerturbedClustering(_Perturbed):
     """
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
-        return perturbed.perturbed_connectivity(
+        connectivity = perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),
         )  # fmt: skip
+        return self._advance(connectivity)

@@ -139,6 +139,8 @@ class Draws:
 
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
     """The two 32-bit words of the key; negative seeds (of signed integer types) count modulo 2^64."""
+    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed must be an integer, got {seed!r}.")
     seed = int(seed)
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"seed must fit into 64 bits, got {seed}. Pass an int from 0 to 2**64 - 1.")
@@ -167,6 +169,8 @@ def sample(seed: int, n_draws: int, n: int, noise: str = "normal", *, first_draw
             raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
         if value < 0:
             raise ValueError(f"{name} must not be negative, got {value}.")
+    if first_draw + n_draws > 2**63:
+        raise ValueError(f"draws are numbered up to 2**63, got first_draw={first_draw}.")
     k0, k1 = split_seed(seed)
     half = (n + 1) // 2
     rows, columns = (index.astype(np.uint64) for index in np.triu_indices(half))

@@ -27,15 +27,18 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of
 from diffclust.noise import Draws, check_kind
-from diffclust.problems import prepare
+from diffclust.problems import check_flag, prepare
 
 # ------------------------------------------------------------------------------------------------------------------
 # The gradient formulas
 
 
 def value_gradient(cotangent: Any, counts: Any, n_draws: int) -> Any:
-    """∇F = A: cotangents (problems, solves) of mean values, edge counts (problems, solves, n, n) → (problems, n, n)."""
-    return (cotangent[..., None, None] * counts).sum(1) / n_draws
+    """∇F = A, from cotangents (problems,) of mean values and edge counts (problems, n, n).
+
+    For a mean gap F(Σ) - F(Σ; M_Ω) the counts are those of the free forests less those of the constrained ones.
+    """
+    return cotangent[:, None, None] * counts / n_draws
 
 
 def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
@@ -83,6 +86,8 @@ def check_draws(
 def _as_int(name: str, value: Any) -> int:
     if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if not -(2**63) <= int(value) < 2**64:
+        raise ValueError(f"{name} must fit into 64 bits, got {value}.")
     return int(value)
 
 
@@ -111,10 +116,11 @@ def perturbed_value(
     >>> round(float(perturbed_value(s, 1, epsilon=1e-3, seed=0)), 2)
     2.0
     """
+    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    means, _ = backend_of(similarity).values(problem, draws, must_link_first=must_link_first, free=False, strict=True)
-    return problem.unflatten(means[:, 0])
+    means, _ = backend_of(problem.similarity).values(problem, draws, must_link_first=must_link_first, strict=True)
+    return problem.unflatten(means)
 
 
 def perturbed_adjacency(
@@ -130,9 +136,10 @@ def perturbed_adjacency(
     >>> perturbed_adjacency(s, 2, seed=0)[0].tolist()
     [0.0, 1.0, 0.0]
     """
+    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    return problem.unflatten(backend_of(similarity).adjacency(problem, draws, must_link_first=must_link_first))
+    return problem.unflatten(backend_of(problem.similarity).adjacency(problem, draws, must_link_first=must_link_first))
 
 
 def perturbed_connectivity(
@@ -149,6 +156,9 @@ def perturbed_connectivity(
     >>> perturbed_connectivity(s, 2, seed=0)[0].tolist()
     [1.0, 1.0, 0.0]
     """
+    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    return problem.unflatten(backend_of(similarity).connectivity(problem, draws, must_link_first=must_link_first))
+    return problem.unflatten(
+        backend_of(problem.similarity).connectivity(problem, draws, must_link_first=must_link_first)
+    )

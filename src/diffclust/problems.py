@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of, namespace_of, to_numpy
-
-# How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
-# only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
-SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
+from diffclust.similarity import check_similarity
 
 
 @dataclass(frozen=True)
@@ -45,54 +42,8 @@ class Problem:
 
     def unflatten(self, array: Any) -> Any:
         """(problems, ...) back to (*batch_shape, ...)."""
-        return array.reshape(self.batch_shape + tuple(array.shape[1:]))
-
-
-def check_similarity(similarity: Any) -> NDArray[Any]:
-    """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
-    array = np.asarray(similarity)
-    if array.dtype.kind in "iub":
-        array = array.astype(np.float64)
-    if array.dtype.kind != "f":
-        raise TypeError(f"similarity must be real numbers, got dtype {array.dtype}.")
-    if array.dtype not in SYMMETRY_TOLERANCE:
-        array = array.astype(np.float32 if array.dtype.itemsize < 4 else np.float64)
-    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
-        raise ValueError(
-            f"similarity must have shape (n, n) or (..., n, n), got shape {array.shape}. For points of shape (n, d), "
-            "pass e.g. negative_squared_distances(points)."
-        )
-    if array.shape[-1] == 0:
-        raise ValueError(f"similarity is empty (shape {array.shape}): at least one point is needed.")
-    if array.size == 0:
-        return array
-    if np.isnan(array).any():
-        where = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
-        raise ValueError(f"similarity has a NaN at {where}. Use -inf for an edge that does not exist.")
-    n = array.shape[-1]
-    off_diagonal = ~np.eye(n, dtype=bool)
-    if (np.isposinf(array) & off_diagonal).any():
-        where = tuple(int(i) for i in np.argwhere(np.isposinf(array) & off_diagonal)[0])
-        raise ValueError(f"similarity is +inf at {where}. To force a pair together, use a must-link constraint.")
-    return _symmetrise(array, off_diagonal)
-
-
-def _symmetrise(array: NDArray[Any], off_diagonal: NDArray[np.bool_]) -> NDArray[Any]:
-    transposed = array.swapaxes(-1, -2)
-    differs = (array != transposed) & off_diagonal
-    if not differs.any():
-        return array
-    finite = np.isfinite(array) & off_diagonal
-    scale = float(np.abs(array[finite]).max(initial=0.0))
-    gap = np.where(differs, np.abs(array - transposed), 0.0)
-    if not gap.max() <= SYMMETRY_TOLERANCE[array.dtype] * scale:
-        where = np.unravel_index(int(gap.argmax()), gap.shape)
-        i, j = int(where[-2]), int(where[-1])
-        raise ValueError(
-            f"similarity must be symmetric: entry ({i}, {j}) is {array[where]:.6g}, entry ({j}, {i}) is "
-            f"{transposed[where]:.6g}. Symmetrise it first, e.g. (s + s.T) / 2."
-        )
-    return 0.5 * array + 0.5 * transposed
+        result = array.reshape(self.batch_shape + tuple(array.shape[1:]))
+        return result[()] if result.ndim == 0 and framework_of(result) == "numpy" else result
 
 
 def check_tensor(similarity: Any) -> Any:
@@ -146,6 +97,21 @@ def _check_bounds(lowest: int, highest: int, n_points: int) -> None:
         raise ValueError(f"n_clusters={wrong} must be from 1 to the number of points, {n_points}.")
 
 
+def check_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def check_count(name: str, value: Any, n_points: int) -> int:
+    """An integer from 1 to the number of points."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if not 1 <= value <= n_points:
+        raise ValueError(f"{name}={value} must be from 1 to the number of points, {n_points}.")
+    return int(value)
+
+
 def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, ...]) -> Constraints | None:
     if constraints is None:
         return None
@@ -158,8 +124,8 @@ def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, .
         raise ValueError(f"constraints are about {constraints.n_points} points, similarity is about {n_points}.")
     if constraints.batch_shape not in ((), batch_shape):
         raise ValueError(
-            f"constraints have batch shape {constraints.batch_shape}, similarity has {batch_shape}. They must be equal, "
-            "or the constraints must be for one problem, which then hold for all."
+            f"constraints have batch shape {constraints.batch_shape}, similarity has {batch_shape}. They must be "
+            "equal, or the constraints must be for one problem, which then hold for all."
         )
     return constraints
 
@@ -169,8 +135,9 @@ def prepare(
 ) -> Problem:
     """Check and flatten input for a solver.
 
-    With ``clamp``, n_clusters is moved into the feasible range of the constraints. Without, infeasible NumPy input is a
-    ValueError that names the range; other frameworks' values are not read here, see ``check_feasible``.
+    With ``clamp``, n_clusters is moved into the feasible range of the constraints (with labels on tensors, solvers do
+    that, where the labels are). Without, infeasible NumPy input is a ValueError that names the range; other frameworks'
+    values are not read here, see ``check_feasible``.
     """
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
@@ -184,9 +151,11 @@ def prepare(
             labels = _place(known.labels, array, (*batch_shape, n)).reshape(n_problems, n)
         else:
             relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(n_problems, n, n)
-        if clamp:
-            lowest, highest = feasible_range(labels, relation)
-            clusters = clusters.clip(lowest, highest)
+        if clamp and (on_host or labels is None):
+            lowest, highest = (
+                _place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters)
+            )
+            clusters = clusters.clip(lowest.reshape(-1), highest.reshape(-1))
         elif on_host:
             check_feasible(clusters, labels, relation)
     return Problem(array.reshape(n_problems, n, n), clusters, labels, relation, batch_shape)
@@ -207,22 +176,10 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
     return xp.broadcast_to(xp.asarray(known), shape)
 
 
-def feasible_range(labels: Any, relation: Any) -> tuple[Any, Any]:
-    """(problems,) smallest and largest feasible number of clusters."""
-    if relation is None:
-        known = Constraints(labels=labels)
-        return known.min_clusters, known.max_clusters
-    known = Constraints(relation=to_numpy(relation))
-    lowest, highest = known.min_clusters, known.max_clusters
-    if framework_of(relation) == "torch":
-        as_tensor = namespace_of(relation).as_tensor
-        return as_tensor(lowest, device=relation.device), as_tensor(highest, device=relation.device)
-    return lowest, highest
-
-
 def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
     """A ValueError that names the range if some problem's n_clusters is outside it. Reads the values."""
-    lowest, highest = (to_numpy(bound) for bound in feasible_range(labels, relation))
+    known = Constraints(labels, None if relation is None else to_numpy(relation))
+    lowest, highest = to_numpy(known.min_clusters), to_numpy(known.max_clusters)
     clusters = to_numpy(n_clusters)
     outside = np.flatnonzero((clusters < lowest) | (clusters > highest))
     if outside.size:

@@ -7,20 +7,77 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diffclust.frameworks import framework_of, identity_mask, namespace_of, sort
+
+# How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
+# only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
+SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
+
+
+def check_similarity(similarity: Any) -> NDArray[Any]:
+    """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
+    array = _check_real("similarity", np.asarray(similarity))
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
+        raise ValueError(
+            f"similarity must have shape (n, n) or (..., n, n), got shape {array.shape}. For points of shape (n, d), "
+            "pass e.g. negative_squared_distances(points)."
+        )
+    if array.shape[-1] == 0:
+        raise ValueError(f"similarity is empty (shape {array.shape}): at least one point is needed.")
+    if array.size == 0:
+        return array
+    if np.isnan(array).any():
+        where = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
+        raise ValueError(f"similarity has a NaN at {where}. Use -inf for an edge that does not exist.")
+    n = array.shape[-1]
+    off_diagonal = ~np.eye(n, dtype=bool)
+    if (np.isposinf(array) & off_diagonal).any():
+        where = tuple(int(i) for i in np.argwhere(np.isposinf(array) & off_diagonal)[0])
+        raise ValueError(f"similarity is +inf at {where}. To force a pair together, use a must-link constraint.")
+    return _symmetrise(array, off_diagonal)
+
+
+def _symmetrise(array: NDArray[Any], off_diagonal: NDArray[np.bool_]) -> NDArray[Any]:
+    transposed = array.swapaxes(-1, -2)
+    differs = (array != transposed) & off_diagonal
+    if not differs.any():
+        return array
+    finite = np.isfinite(array) & off_diagonal
+    scale = float(np.abs(array[finite]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):  # -inf - -inf, which does not differ
+        gap = np.where(differs, np.abs(array - transposed), 0.0)
+    if not gap.max() <= SYMMETRY_TOLERANCE[array.dtype] * scale:
+        where = np.unravel_index(int(gap.argmax()), gap.shape)
+        i, j = int(where[-2]), int(where[-1])
+        raise ValueError(
+            f"similarity must be symmetric: entry ({i}, {j}) is {array[where]:.6g}, entry ({j}, {i}) is "
+            f"{transposed[where]:.6g}. Symmetrise it first, e.g. (s + s.T) / 2."
+        )
+    return np.where(off_diagonal, 0.5 * array + 0.5 * transposed, array)
+
+
+def _check_real(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Real numbers as float32 or float64: integers become float64, half precision float32."""
+    if array.dtype.kind not in "iubf":
+        raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}.")
+    if array.dtype in SYMMETRY_TOLERANCE:
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def _check_square(similarity: Any) -> None:
+    if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
+        raise ValueError(f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}.")
+    if similarity.shape[-1] == 0:
+        raise ValueError(f"similarity is empty (shape {tuple(similarity.shape)}): at least one point is needed.")
 
 
 def _check_points(x: Any) -> Any:
     """Float points (..., n, d); half precision becomes float32."""
     if framework_of(x) == "numpy":
-        x = np.asarray(x)
-        if x.dtype.kind in "iub":
-            x = x.astype(np.float64)
-        if x.dtype.kind != "f":
-            raise TypeError(f"points must be real numbers, got dtype {x.dtype}.")
-        if x.dtype.itemsize < 4:
-            x = x.astype(np.float32)
+        x = _check_real("points", np.asarray(x))
     else:
         if "float" not in str(x.dtype):
             raise TypeError(f"embeddings must be floating point, got {x.dtype}. Convert them, e.g. with .float().")
@@ -76,15 +133,15 @@ def standardize(similarity: Any) -> Any:
     >>> standardize(np.array([[0.0, -2.0], [-2.0, 0.0]])).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    if framework_of(similarity) == "numpy":
-        similarity = np.asarray(similarity)
-        if similarity.dtype.kind in "iub":
-            similarity = similarity.astype(np.float64)
+    on_host = framework_of(similarity) == "numpy"
+    if on_host:
+        similarity = _check_real("similarity", np.asarray(similarity))
         if np.isinf(similarity).any():
             raise ValueError("standardize needs finite entries. Standardise before masking edges with -inf.")
-    if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
-        raise ValueError(f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}.")
+    _check_square(similarity)
     centred = similarity - similarity.mean((-1, -2))[..., None, None]
+    if on_host:  # once more: what rounding leaves of a constant matrix must not be scaled up to one
+        centred = centred - centred.mean((-1, -2))[..., None, None]
     variance = (centred * centred).mean((-1, -2))[..., None, None]
     return centred * variance.clip(min=_tiny(similarity)) ** -0.5
 
@@ -100,9 +157,8 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
     [-0.0, -5.0, -5.0]
     """
     if framework_of(similarity) == "numpy":
-        similarity = np.asarray(similarity)
-    if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
-        raise ValueError(f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}.")
+        similarity = check_similarity(similarity)
+    _check_square(similarity)
     n = similarity.shape[-1]
     if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, (int, np.integer)):
         raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diffclust.constraints import Constraints
 from diffclust.problems import check_reached
 from diffclust.solvers import Forests, cpu
 
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from diffclust.problems import Problem
 
 
-def _forests(problem: Problem, draws: Draws, must_link_first: bool, free: bool, strict: bool) -> Forests:
+def _forests(problem: Problem, draws: Draws, must_link_first: bool, gap: bool, strict: bool) -> Forests:
     forests = cpu.solve(
-        problem.similarity, problem.n_clusters, **problem.constraints, must_link_first=must_link_first, free=free,
+        problem.similarity, problem.n_clusters, **problem.constraints, must_link_first=must_link_first, free=gap,
         seed=draws.seed, first_draw=draws.first, n_draws=draws.n_draws, epsilon=draws.epsilon, noise=draws.noise,
         antithetic=draws.antithetic,
     )  # fmt: skip
@@ -25,29 +26,37 @@ def _forests(problem: Problem, draws: Draws, must_link_first: bool, free: bool, 
     return forests
 
 
-def values(problem: Problem, draws: Draws, *, must_link_first: bool, free: bool, strict: bool) -> tuple[Any, Forests]:
-    """Mean values (problems, solves), and the forests they are the means of."""
-    forests = _forests(problem, draws, must_link_first, free, strict)
-    return forests.values.mean(-1).astype(problem.similarity.dtype), forests
+def values(
+    problem: Problem, draws: Draws, *, must_link_first: bool, gap: bool = False, strict: bool = False,
+    with_labels: bool = False,
+) -> tuple[Any, Forests]:  # fmt: skip
+    """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and the forests."""
+    forests = _forests(problem, draws, must_link_first, gap, strict)
+    return cpu.mean_values(forests.values).astype(problem.similarity.dtype), forests
 
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
-    forests = _forests(problem, draws, must_link_first, free=False, strict=True)
-    counts = adjacency_counts(forests.edges[:, 0], problem.n_points)
-    return (counts / draws.n_draws).astype(problem.similarity.dtype)
+    forests = _forests(problem, draws, must_link_first, gap=False, strict=True)
+    return (adjacency_counts(forests.edges, problem.n_points) / draws.n_draws).astype(problem.similarity.dtype)
 
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
-    forests = _forests(problem, draws, must_link_first, free=False, strict=True)
+    forests = _forests(problem, draws, must_link_first, gap=False, strict=True)
     counts = cpu.connectivity_counts(np.ascontiguousarray(forests.labels[:, 0]))
     return (counts / draws.n_draws).astype(problem.similarity.dtype)
 
 
 def adjacency_counts(edges: Any, n: int) -> Any:
-    """(problems, draws, n - 1, 2) edges → (problems, n, n) int32."""
+    """Edges (problems, solves, draws, n - 1, 2) → (problems, n, n) int32, those of a second solve subtracted."""
     return cpu.adjacency_counts(np.ascontiguousarray(edges), n)
 
 
 def connectivity_products(cotangent: Any, labels: Any) -> Any:
     """⟨cotangent, M⟩ for every draw, (problems, draws)."""
     return cpu.connectivity_products(cotangent, np.ascontiguousarray(labels))
+
+
+def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
+    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
+    known = Constraints(labels=labels)
+    return n_clusters.clip(known.min_clusters, known.max_clusters)

@@ -1,6 +1,6 @@
 """Expectations on torch tensors: differentiable custom operators, opaque to compilers, dispatched by device.
 
-``diffclust::expected_values``, ``::expected_adjacency`` and ``::expected_connectivity`` solve all draws and are
+``diffclust::expected_value``, ``::expected_adjacency`` and ``::expected_connectivity`` solve all draws and are
 differentiable in the similarity. Their backward passes use the other operators: sums over the draws' edges and
 labels, and over noise that is made again. All of them have a leading dimension of problems, and no operator reads a
 value on the host when it runs on a GPU.
@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.perturbed import score_weights, value_gradient
-from diffclust.problems import SYMMETRY_TOLERANCE, check_feasible, check_reached
+from diffclust.problems import check_feasible, check_reached
+from diffclust.similarity import SYMMETRY_TOLERANCE
 from diffclust.solvers import Forests, solver_for
 
 if TYPE_CHECKING:
@@ -29,26 +31,33 @@ if TYPE_CHECKING:
 
 def _solve(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
-    free: bool, strict: bool, seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str,
-    antithetic: bool,
-) -> Forests:  # fmt: skip
+    gap: bool, strict: bool, with_labels: bool, with_counts: bool, seed: Any, first_draw: Any, n_draws: int,
+    epsilon: float, noise: str, antithetic: bool,
+) -> tuple[Forests, Tensor | None]:  # fmt: skip
+    """The forests of all draws, and their edge counts (see ``adjacency_counts``) if asked for.
+
+    With ``strict``, k outside the range of the constraints is an error, without, it is moved into it.
+    """
     constrained = labels is not None or relation is not None
+    solver: Any = solver_for(similarity)
+    on_gpu = similarity.is_cuda
     options: dict[str, Any] = {
-        "must_link_first": must_link_first, "free": free, "n_draws": n_draws, "epsilon": epsilon, "noise": noise,
+        "must_link_first": must_link_first, "free": gap, "n_draws": n_draws, "epsilon": epsilon, "noise": noise,
         "antithetic": antithetic,
     }  # fmt: skip
-    solver: Any = solver_for(similarity)
-    if similarity.is_cuda:
-        if strict and constrained and not torch.cuda.is_current_stream_capturing():
-            check_feasible(n_clusters, labels, relation)
-        symmetric = (0.5 * similarity + 0.5 * similarity.mT).float()
-        forests = solver.solve(
-            symmetric, n_clusters, labels=labels, relation=relation, seed=seed, first_draw=first_draw, **options
-        )
-        return Forests(forests.edges, forests.labels, forests.values.to(similarity.dtype))
-
-    if strict and constrained:
+    if constrained and strict and not (on_gpu and torch.cuda.is_current_stream_capturing()):
         check_feasible(n_clusters, labels, relation)
+    if on_gpu:
+        symmetric, n_clusters, counts = solver.make_ready(
+            similarity, n_clusters, None if strict else labels, with_counts
+        )
+        forests = solver.solve(
+            symmetric, n_clusters, labels=labels, relation=relation, seed=seed, first_draw=first_draw,
+            with_labels=with_labels, counts=counts, **options,
+        )  # fmt: skip
+        return forests, counts
+    if labels is not None and not strict:
+        n_clusters = _clamp(n_clusters, labels)
     result = solver.solve(
         _symmetric(similarity), to_numpy(n_clusters), labels=None if labels is None else to_numpy(labels),
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
@@ -57,8 +66,14 @@ def _solve(
     if strict:
         broken = np.isnan(result.values).any(axis=(1, 2))
         check_reached(result.labels[~broken, -1], to_numpy(n_clusters)[~broken], constrained)
-    edges, trees, values = (torch.from_numpy(array) for array in result)
-    return Forests(edges, trees, values.to(similarity.dtype))
+    forests = Forests(*(torch.from_numpy(array) for array in result))
+    return forests, _adjacency_counts(forests.edges, similarity.shape[-1]) if with_counts else None
+
+
+def _clamp(n_clusters: Tensor, labels: Tensor) -> Tensor:
+    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
+    known = Constraints(labels=labels)
+    return n_clusters.clip(known.min_clusters, known.max_clusters)
 
 
 def _symmetric(similarity: Tensor) -> np.ndarray:
@@ -77,11 +92,6 @@ def _symmetric(similarity: Tensor) -> np.ndarray:
     return to_numpy(similarity)
 
 
-def _n_solves(labels: Tensor | None, relation: Tensor | None, free: bool) -> int:
-    constrained = labels is not None or relation is not None
-    return 1 + int(constrained and free)
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # Sums over draws, as operators
 
@@ -95,10 +105,12 @@ def _call(function: str, tensor: Tensor, *others: Any, **options: Any) -> Tensor
     return torch.from_numpy(call(*arrays, **options))
 
 
-@torch.library.custom_op("diffclust::adjacency_counts", mutates_args=())
-def adjacency_counts(edges: Tensor, n: int) -> Tensor:
-    """(problems, draws, n - 1, 2) edges → (problems, n, n) int32."""
+def _adjacency_counts(edges: Tensor, n: int) -> Tensor:
+    """Edges (problems, solves, draws, n - 1, 2) → (problems, n, n) int32, those of a second solve subtracted."""
     return _call("adjacency_counts", edges, n)
+
+
+adjacency_counts = torch.library.custom_op("diffclust::adjacency_counts", _adjacency_counts, mutates_args=())
 
 
 @adjacency_counts.register_fake
@@ -156,28 +168,40 @@ def _(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, ant
 # Expectations, differentiable in the similarity
 
 
-@torch.library.custom_op("diffclust::expected_values", mutates_args=())
-def expected_values(
+def _expected_value(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
-    free: bool, strict: bool, seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str,
-    antithetic: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Mean value (problems, solves), then edges, labels and values of every draw, as in ``solvers.Forests``."""
-    forests = _solve(
-        similarity, n_clusters, labels, relation, must_link_first, free, strict, seed, first_draw, n_draws, epsilon,
-        noise, antithetic,
+    gap: bool, strict: bool, with_labels: bool, with_counts: bool, seed: Tensor, first_draw: Tensor, n_draws: int,
+    epsilon: float, noise: str, antithetic: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Mean value or gap (problems,); edge counts; edges, labels and values of every draw as in ``solvers.Forests``.
+
+    Counts (problems, n, n) and labels are empty if not asked for.
+    """
+    forests, counts = _solve(
+        similarity, n_clusters, labels, relation, must_link_first, gap, strict, with_labels, with_counts, seed,
+        first_draw, n_draws, epsilon, noise, antithetic,
     )  # fmt: skip
-    return forests.values.mean(-1), forests.edges, forests.labels, forests.values
+    mean = _call("mean_values", forests.values).to(similarity.dtype)
+    if counts is None:
+        counts = similarity.new_empty((similarity.shape[0], 0, 0), dtype=torch.int32)
+    trees = forests.labels if with_labels else forests.labels[..., :0].contiguous()
+    return mean, counts, forests.edges, trees, forests.values.to(similarity.dtype)
 
 
-@expected_values.register_fake
-def _(similarity, n_clusters, labels, relation, must_link_first, free, strict, seed, first_draw, n_draws, epsilon, noise, antithetic):  # fmt: skip  # noqa: E501
+expected_value = torch.library.custom_op("diffclust::expected_value", _expected_value, mutates_args=())
+
+
+@expected_value.register_fake
+def _(similarity, n_clusters, labels, relation, must_link_first, gap, strict, with_labels, with_counts, seed, first_draw, n_draws, epsilon, noise, antithetic):  # fmt: skip  # noqa: E501
     n_problems, n, _ = similarity.shape
-    shape = (n_problems, _n_solves(labels, relation, free), n_draws)
+    constrained = labels is not None or relation is not None
+    shape = (n_problems, 2 if gap and constrained else 1, n_draws)
+    counted = n if with_counts else 0
     integers = {"dtype": torch.int32}
     return (
-        similarity.new_empty(shape[:2]), similarity.new_empty((*shape, n - 1, 2), **integers),
-        similarity.new_empty((*shape, n), **integers), similarity.new_empty(shape),
+        similarity.new_empty((n_problems,)), similarity.new_empty((n_problems, counted, counted), **integers),
+        similarity.new_empty((*shape, n - 1, 2), **integers),
+        similarity.new_empty((*shape, n if with_labels else 0), **integers), similarity.new_empty(shape),
     )  # fmt: skip
 
 
@@ -187,13 +211,13 @@ def expected_adjacency(
     seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Share of draws with each edge (problems, n, n), and the edges (problems, draws, n - 1, 2)."""
-    forests = _solve(
-        similarity, n_clusters, labels, relation, must_link_first, False, True, seed, first_draw, n_draws, epsilon,
-        noise, antithetic,
+    forests, counts = _solve(
+        similarity, n_clusters, labels, relation, must_link_first, False, True, False, True, seed, first_draw, n_draws,
+        epsilon, noise, antithetic,
     )  # fmt: skip
-    edges = forests.edges[:, 0].contiguous()
-    mean = adjacency_counts(edges, similarity.shape[-1]).to(similarity.dtype) / n_draws
-    return _nan_where_broken(mean, forests), edges
+    assert counts is not None
+    mean = counts.to(similarity.dtype) / n_draws
+    return _nan_where_broken(mean, forests), forests.edges[:, 0].contiguous()
 
 
 @expected_adjacency.register_fake
@@ -208,9 +232,9 @@ def expected_connectivity(
     seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Share of draws with each pair in one tree (problems, n, n), and the trees (problems, draws, n)."""
-    forests = _solve(
-        similarity, n_clusters, labels, relation, must_link_first, False, True, seed, first_draw, n_draws, epsilon,
-        noise, antithetic,
+    forests, _ = _solve(
+        similarity, n_clusters, labels, relation, must_link_first, False, True, True, False, seed, first_draw, n_draws,
+        epsilon, noise, antithetic,
     )  # fmt: skip
     trees = forests.labels[:, 0].contiguous()
     return _nan_where_broken(connectivity_counts(trees).to(similarity.dtype) / n_draws, forests), trees
@@ -227,27 +251,37 @@ def _nan_where_broken(mean: Tensor, forests: Forests) -> Tensor:
     return torch.where(forests.values.isnan().any(-1).any(-1)[:, None, None], torch.nan, mean)
 
 
-class _ExpectedValues(torch.autograd.Function):
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether nothing traces or transforms: then the operator's function is called as it is, which is faster."""
+    return (
+        type(tensor) is Tensor
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
+class _ExpectedValue(torch.autograd.Function):
     """∇F = A: the forests of the forward pass are the gradient."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return expected_values(*inputs)
+        return (_expected_value if _is_plain(inputs[0]) else expected_value)(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, edges, labels, each = output
-        ctx.mark_non_differentiable(edges, labels, each)
-        ctx.save_for_backward(edges)
-        ctx.n_points = inputs[0].shape[-1]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1])
+        ctx.n_draws = inputs[11]
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Any, ...]:
-        (edges,) = ctx.saved_tensors
-        counts = adjacency_counts(edges.flatten(0, 1), ctx.n_points).unflatten(0, edges.shape[:2])
-        return value_gradient(cotangent, counts, edges.shape[2]), *[None] * 12
+    def backward(ctx: Any, cotangent: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        (counts,) = ctx.saved_tensors
+        gradient = None if cotangent is None else value_gradient(cotangent, counts, ctx.n_draws)
+        return gradient, *[None] * 14
 
 
 class _ExpectedForest(torch.autograd.Function):
@@ -263,7 +297,8 @@ class _ExpectedForest(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *_, seed, first_draw, _, epsilon, noise, antithetic = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1], seed, first_draw)
+        # A module moves its counter on after the call: the backward pass needs the number that was used.
+        ctx.save_for_backward(output[1], seed, first_draw.clone())
         ctx.connectivity, ctx.epsilon, ctx.noise, ctx.antithetic = inputs[0], epsilon, noise, antithetic
 
     @staticmethod
@@ -302,8 +337,8 @@ def _register_vmap(operator: Any, unbatched: tuple[str, ...] = ("seed", "first_d
 
 
 for _operator in (
-    adjacency_counts, connectivity_counts, adjacency_products, connectivity_products, noise_sum, expected_values,
-    expected_adjacency, expected_connectivity,
+    adjacency_counts, connectivity_counts, adjacency_products, connectivity_products, noise_sum,
+    expected_value, expected_adjacency, expected_connectivity,
 ):  # fmt: skip
     _register_vmap(_operator)
 
@@ -312,39 +347,60 @@ for _operator in (
 # The binding
 
 
-def _draw_arguments(problem: Problem, draws: Draws) -> tuple[Any, ...]:
+def _draw_arguments(problem: Problem, draws: Draws, plain: bool = False) -> tuple[Any, ...]:
+    """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
     device = problem.similarity.device
-    return (
-        as_integer("seed", draws.seed, device), as_integer("first_draw", draws.first, device), draws.n_draws,
-        draws.epsilon, draws.noise, draws.antithetic,
-    )  # fmt: skip
+    seed, first = (
+        check_integer(name, value) if plain and not isinstance(value, Tensor) else as_integer(name, value, device)
+        for name, value in (("seed", _seed(draws.seed, device, plain)), ("first_draw", draws.first))
+    )
+    return seed, first, draws.n_draws, draws.epsilon, draws.noise, draws.antithetic
+
+
+def _seed(seed: Any, device: torch.device, plain: bool) -> Any:
+    """None draws a seed from torch's global generator: the device's where the host may not wait or know."""
+    if seed is not None:
+        return seed
+    if plain and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return int(torch.randint(0, 2**63 - 1, ()))
+    return torch.randint(0, 2**63 - 1, (), device=device)
+
+
+def check_integer(name: str, value: Any) -> int:
+    """A signed 64-bit integer; unsigned ones beyond it wrap around."""
+    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if not -(2**63) <= int(value) < 2**64:
+        raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")
+    return (int(value) + 2**63) % 2**64 - 2**63
 
 
 def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
-    """A 0-d int64 tensor on the device; a seed of None is drawn from torch's global generator of that device."""
+    """A 0-d int64 tensor on the device."""
     if isinstance(value, Tensor):
         if value.is_floating_point() or value.ndim != 0:
             raise TypeError(
                 f"{name} must be an integer or a 0-d integer tensor, got {value.dtype} {tuple(value.shape)}."
             )
         return value.to(device=device, dtype=torch.int64)
-    if value is None:
-        return torch.randint(0, 2**63 - 1, (), device=device)
-    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if not -(2**63) <= int(value) < 2**64:
-        raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")
-    signed = (int(value) + 2**63) % 2**64 - 2**63
-    return torch.full((), signed, dtype=torch.int64, device=device)  # a fill: nothing travels to the device
+    return torch.full((), check_integer(name, value), dtype=torch.int64, device=device)
 
 
-def values(problem: Problem, draws: Draws, *, must_link_first: bool, free: bool, strict: bool) -> tuple[Any, Forests]:
-    """Mean values (problems, solves), and the forests they are the means of."""
-    mean, edges, labels, each = _ExpectedValues.apply(
-        problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, free, strict,
-        *_draw_arguments(problem, draws),
+clamp_clusters = _clamp
+
+
+def values(
+    problem: Problem, draws: Draws, *, must_link_first: bool, gap: bool = False, strict: bool = False,
+    with_labels: bool = False,
+) -> tuple[Any, Forests]:  # fmt: skip
+    """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and the forests."""
+    plain = _is_plain(problem.similarity)
+    with_counts = not plain or (torch.is_grad_enabled() and problem.similarity.requires_grad)
+    mean, _, *forests = _ExpectedValue.apply(
+        problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, gap, strict,
+        with_labels, with_counts, *_draw_arguments(problem, draws, plain),
     )  # fmt: skip
-    return mean, Forests(edges, labels, each)
+    return mean, Forests(*forests)
 
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:

@@ -522,6 +522,12 @@ def _solve_items(
 NO_CONSTRAINTS, LABELS, RELATION = range(3)
 
 
+def _plain(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """Contiguous and writeable: Numba would compile everything once more for any other kind of array."""
+    array = np.ascontiguousarray(array, dtype)
+    return array if array.flags.writeable else array.copy()
+
+
 def solve(
     similarity: NDArray[Any],
     n_clusters: NDArray[Any],
@@ -562,9 +568,8 @@ def solve(
         relation = np.empty((0, 0, 0), np.int8)
     key_0, key_1 = noise_definition.split_seed(seed)
     arguments = (
-        np.ascontiguousarray(similarity), clusters, np.ascontiguousarray(labels, np.int64),
-        np.ascontiguousarray(relation, np.int8), form, must_link_first, free, key_0, key_1, np.uint64(first_draw),
-        antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
+        _plain(similarity), clusters, _plain(labels, np.int64), _plain(relation, np.int8), form, must_link_first, free,
+        key_0, key_1, np.uint64(first_draw), antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
     )  # fmt: skip
     _in_threads(lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * n_draws)
     return Forests(edges, trees, values)
@@ -574,20 +579,35 @@ def solve(
 # Sums over draws
 
 
+def mean_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(problems,) mean over draws of values (problems, solves, draws); of two solves, the mean gap between them.
+
+    A gap is never negative: what rounding leaves below zero is zero.
+    """
+    if values.shape[1] == 1:
+        return values[:, 0].mean(-1)
+    return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
+
+
 @_jit
 def _count_edges(edges, start, stop, counts):
     for problem in range(start, stop):
-        for draw in range(edges.shape[1]):
-            for e in range(edges.shape[2]):
-                i, j = edges[problem, draw, e]
-                if i < 0:
-                    break
-                counts[problem, i, j] += 1
-                counts[problem, j, i] += 1
+        for solve in range(edges.shape[1]):
+            sign = 1 - 2 * solve
+            for draw in range(edges.shape[2]):
+                for e in range(edges.shape[3]):
+                    i, j = edges[problem, solve, draw, e]
+                    if i < 0:
+                        break
+                    counts[problem, i, j] += sign
+                    counts[problem, j, i] += sign
 
 
 def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """(problems, n, n) number of draws whose forest has the edge, from edges (problems, draws, n - 1, 2)."""
+    """(problems, n, n) number of draws whose forest has the edge, from edges (problems, solves, draws, n - 1, 2).
+
+    Of two solves, the number in the first less the number in the second.
+    """
     counts = np.zeros((edges.shape[0], n, n), np.int32)
     _in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
     return counts
@@ -631,7 +651,7 @@ def _edge_products(cotangent, edges, start, stop, products):
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[np.float64]:
     """(problems, draws) inner products <cotangent, A> with the adjacency matrix of every draw."""
     products = np.empty(edges.shape[:2], np.float64)
-    cotangent = np.ascontiguousarray(cotangent)
+    cotangent, edges = _plain(cotangent), _plain(edges)
     _in_threads(lambda start, stop: _edge_products(cotangent, edges, start, stop, products), products.size)
     return products
 
@@ -654,7 +674,7 @@ def _pair_products(cotangent, labels, start, stop, products):
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[np.float64]:
     """(problems, draws) inner products <cotangent, M> with the connectivity matrix of every draw."""
     products = np.empty(labels.shape[:2], np.float64)
-    cotangent = np.ascontiguousarray(cotangent)
+    cotangent, labels = _plain(cotangent), _plain(labels)
     _in_threads(lambda start, stop: _pair_products(cotangent, labels, start, stop, products), products.size)
     return products
 

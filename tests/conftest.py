@@ -1,0 +1,27 @@
+"""Settings that all tests share: where Numba caches compiled code, and how hypothesis runs."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "diffclust"
+
+
+def _source_hash():
+    """Numba's own cache looks at the compiled function's file only: it would miss a change in noise.py."""
+    digest = hashlib.sha256()
+    for path in (PACKAGE / "noise.py", PACKAGE / "solvers" / "cpu.py", PACKAGE / "solvers" / "tree.py"):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is imported: conftest.py must come first"
+os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "numba" / _source_hash())
+
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")

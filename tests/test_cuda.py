@@ -1,0 +1,320 @@
+"""The Triton kernels against the CPU solver, edge for edge: on a GPU if there is one, else in Triton's interpreter.
+
+The interpreter needs some 20 ms for a round of Prim with noise, so problems are small here and larger on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+ON_GPU = torch.cuda.is_available()
+if not ON_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, Triton's own too: before it is imported
+pytest.importorskip("triton")
+
+from diffclust import noise as definition  # noqa: E402
+from diffclust.solvers import cpu, cuda  # noqa: E402
+
+DEVICE = "cuda" if ON_GPU else "cpu"
+assert ON_GPU or cuda._INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
+
+
+def on_device(value):
+    return torch.as_tensor(value, device=DEVICE)
+
+
+def solve(similarity, n_clusters, *, seed=3, first_draw=0, **options):
+    arrays = {name: on_device(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
+    forests = cuda.solve(
+        on_device(similarity), on_device(n_clusters), seed=on_device(seed), first_draw=on_device(first_draw), **arrays
+    )
+    return [part.cpu().numpy() for part in forests]
+
+
+def check(similarity, n_clusters, **options):
+    """The same edges and labels as on the CPU, and the same values but for rounding them to float32."""
+    edges, labels, values = solve(similarity, n_clusters, **options)
+    expected = cpu.solve(similarity, n_clusters, **{"seed": 3, **options})
+    np.testing.assert_array_equal(edges, expected.edges)
+    np.testing.assert_array_equal(labels, expected.labels)
+    assert edges.dtype == labels.dtype == np.int32
+    assert values.dtype == np.float32
+    rounded = expected.values.astype(np.float32)
+    close = np.abs(values - rounded) <= np.spacing(np.abs(rounded))
+    assert (close | np.isnan(rounded)).all()
+    np.testing.assert_array_equal(np.isnan(values), np.isnan(rounded))
+    return values
+
+
+def symmetric(rng, n_problems, n):
+    upper = np.triu(rng.normal(size=(n_problems, n, n)), 1).astype(np.float32)
+    return upper + upper.swapaxes(1, 2)
+
+
+def some_labels(rng, n_problems, n, n_classes=3):
+    return rng.integers(-1, n_classes, size=(n_problems, n))
+
+
+def some_relation(rng, n_problems, n, cannot_link=0.3):
+    """Must-links from groups, cannot-links between random pairs of groups: closed, and not of the form of labels."""
+    groups = rng.integers(0, max(1, 2 * n // 3), size=(n_problems, n))
+    apart = rng.random((n_problems, n, n)) < cannot_link
+    apart = np.triu(apart, 1) | np.triu(apart, 1).swapaxes(1, 2)
+    index = np.arange(n_problems)[:, None, None]
+    between = apart[index, groups[:, :, None], groups[:, None, :]]
+    return np.where(groups[:, :, None] == groups[:, None, :], 1, np.where(between, 0, -1)).astype(np.int8)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+# ---------------------------------------------------------------------------------------------------- noise
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+@pytest.mark.parametrize("kind", definition.KINDS)
+@pytest.mark.parametrize(("seed", "first_draw"), [(0, 0), (-(2**40) - 1, 2**32 - 2), (2**63 - 1, 2**33 + 1)])
+def test_noise_is_the_definition_to_the_last_bit(n, kind, seed, first_draw):
+    n_draws = 3
+    z = definition.sample(seed, n_draws, n, kind, first_draw=first_draw)
+    options = {"seed": on_device(seed), "first_draw": on_device(first_draw), "noise": kind}
+    one_hot = torch.eye(n_draws, device=DEVICE)  # a problem for each draw
+    result = cuda.noise_sum(one_hot, n, **options).cpu().numpy()
+    if kind == "normal":
+        np.testing.assert_array_equal(result, z)
+        return
+    # The exponential is not defined to the last bit: for Gumbel noise the tree of zeros shows the noise itself.
+    score = np.where(np.eye(n), 0, 1 - np.exp(-z.astype(np.float64)))
+    np.testing.assert_allclose(result, score, rtol=1e-6, atol=1e-6)
+    if n > 1:
+        zeros = np.zeros((1, n, n), np.float32)
+        edges, _, values = solve(zeros, np.array([n - 1]), epsilon=1.0, n_draws=1, seed=seed, first_draw=first_draw,
+                                 noise=kind)  # fmt: skip
+        assert values.item() == 2 * z[0][np.triu_indices(n, 1)].max()
+        assert z[0][tuple(edges[0, 0, 0, 0])] == z[0][np.triu_indices(n, 1)].max()
+
+
+def test_antithetic_noise_has_opposite_signs_in_pairs():
+    options = {"seed": on_device(5), "first_draw": on_device(6)}
+    plain = cuda.noise_sum(torch.tensor([[0.0, 1.0]], device=DEVICE), 5, seed=on_device(5), first_draw=on_device(2))
+    pair = cuda.noise_sum(torch.tensor([[1.0, 0.0], [0.0, 1.0]], device=DEVICE), 5, antithetic=True, **options)
+    np.testing.assert_array_equal(pair[0].cpu(), plain[0].cpu())  # draws 6 and 7 are plain draw 3 and its mirror image
+    np.testing.assert_array_equal(pair[1].cpu(), -plain[0].cpu())
+
+
+# ---------------------------------------------------------------------------------------------------- solve
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, *([17, 64, 255, 256, 1000] if ON_GPU else [])])
+def test_free_and_label_solves_with_noise(rng, n):
+    n_clusters = np.array([1, (n + 1) // 2, n])
+    check(
+        symmetric(rng, 3, n), n_clusters, labels=some_labels(rng, 3, n), epsilon=0.5, n_draws=20 if ON_GPU else 2,
+        first_draw=2**32 - 1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [34, 39])
+def test_wider_than_a_warp(rng, n):
+    check(symmetric(rng, 1, n), np.array([4]), labels=some_labels(rng, 1, n), epsilon=0.3)
+
+
+@pytest.mark.parametrize("options", [{"noise": "gumbel"}, {"antithetic": True}, {"free": False}, {"seed": -7}])
+def test_options(rng, options):
+    options = {"labels": some_labels(rng, 1, 8), "epsilon": 0.5, "n_draws": 2, "first_draw": 1, **options}
+    values = check(symmetric(rng, 1, 8), np.array([3]), **options)
+    assert values.shape == (1, 1 + options.get("free", True), 2)
+
+
+@pytest.mark.parametrize("n", [6, 11])
+@pytest.mark.parametrize("levels", [1, 4])
+@pytest.mark.parametrize("constraints", ["none", "labels", "relation", "one pass"])
+def test_ties_go_by_the_smaller_pair(rng, n, levels, constraints):
+    similarity = np.round(symmetric(rng, 2, n) * levels / 8)  # for one level hardly more than -0.0 and 0.0
+    assert np.signbit(similarity[similarity == 0]).any()
+    options = {
+        "none": {},
+        "labels": {"labels": some_labels(rng, 2, n)},
+        "relation": {"relation": some_relation(rng, 2, n), "free": False},
+        "one pass": {"labels": some_labels(rng, 2, n), "must_link_first": False, "free": False},
+    }[constraints]
+    check(similarity.astype(np.float32), np.array([1, 4]), **options)
+
+
+def test_duplicated_points(rng):
+    points = np.repeat(rng.normal(size=(5, 2)), 3, axis=0).astype(np.float32)
+    similarity = -((points[:, None] - points[None]) ** 2).sum(-1)[None]
+    check(similarity, np.array([5]), labels=some_labels(rng, 1, 15), epsilon=0.0)
+    assert solve(similarity, np.array([5]))[2].item() == 0.0
+
+
+@pytest.mark.parametrize("missing", [0.3, 0.8, 1.0])
+def test_missing_edges_are_never_taken(rng, missing):
+    similarity = symmetric(rng, 2, 8)
+    gone = np.triu(rng.random(similarity.shape) < missing, 1)
+    similarity[gone | gone.swapaxes(1, 2)] = -np.inf
+    labels = np.full((2, 8), -1)
+    labels[:, [2, 5, 6]] = 0, 1, 2  # groups of one point, which nothing can cut
+    check(similarity, np.array([1, 3]), labels=labels, epsilon=0.1)
+    check(similarity, np.array([1, 3]), relation=some_relation(rng, 2, 8), free=False)
+
+
+def test_a_group_cut_by_missing_edges_fails_its_draws_only(rng):
+    similarity = symmetric(rng, 2, 6)
+    similarity[0, 0, 1:] = similarity[0, 1:, 0] = -np.inf
+    labels = np.array([[0, 0, -1, -1, -1, -1]] * 2)
+    edges, trees, values = solve(similarity, np.array([2, 2]), labels=labels)
+    assert np.isnan(values[:, :, 0]).tolist() == [[False, True], [False, False]]
+    assert (edges[0, 1] == -1).all()
+    assert (trees[0, 1] == 0).all()
+
+
+@pytest.mark.parametrize("must_link_first", [True, False])
+@pytest.mark.parametrize("cannot_link", [0.1, 0.6])
+@pytest.mark.parametrize("n", [1, 2, 5, 10, *([65, 300] if ON_GPU else [])])
+def test_general_constraints(rng, n, must_link_first, cannot_link):
+    options = {"relation": some_relation(rng, 3, n, cannot_link), "must_link_first": must_link_first, "free": n == 5}
+    check(symmetric(rng, 3, n), np.array([1, 2, n]), **options)
+
+
+@pytest.mark.parametrize("must_link_first", [True, False])
+def test_general_constraints_with_noise(rng, must_link_first):
+    options = {"must_link_first": must_link_first, "epsilon": 0.5, "n_draws": 2, "first_draw": 4}
+    check(symmetric(rng, 1, 7), np.array([2]), relation=some_relation(rng, 1, 7), free=False, **options)
+    if not must_link_first:
+        check(symmetric(rng, 1, 6), np.array([3]), labels=some_labels(rng, 1, 6), noise="gumbel", **options)
+
+
+def test_draws_take_turns_where_scratch_is_short(rng, monkeypatch):
+    monkeypatch.setattr(cuda, "SCRATCH_BYTES", 9 * 6 * 6 * 2)
+    check(symmetric(rng, 5, 6), np.arange(1, 6), relation=some_relation(rng, 5, 6), free=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"labels": np.array([[0, 0, 1, 1, -1, -1]] * 2)},
+                                     {"relation": np.full((2, 6, 6), -1, np.int8)}])  # fmt: skip
+@pytest.mark.parametrize("pair", [(0, 1), (1, 2), (3, 4), (4, 5)])  # same label, different labels, unknown
+def test_nan_gives_nan_values_of_its_problem(rng, options, pair):
+    similarity = symmetric(rng, 2, 6)
+    similarity[1][pair] = similarity[1][pair[::-1]] = np.nan
+    for n_clusters in (2, 6):
+        values = check(similarity, np.array([n_clusters, n_clusters]), **options)
+        assert np.isnan(values[1]).all()
+        assert not np.isnan(values[0]).any()
+
+
+def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
+    new_empty = torch.Tensor.new_empty
+
+    def poisoned(self, size, **options):
+        return new_empty(self, size, **options).fill_(77)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    similarity, labels = symmetric(rng, 2, 9), some_labels(rng, 2, 9)
+    check(similarity, np.array([1, 4]), labels=labels)
+    check(similarity, np.array([1, 4]), relation=some_relation(rng, 2, 9), free=False)
+    noise = cuda.noise_sum(torch.zeros(2, 3, device=DEVICE), 9, seed=on_device(1), first_draw=on_device(0))
+    assert not noise.any()
+    trees = np.zeros((1, 2, 9), np.int32)
+    assert (cuda.connectivity_counts(on_device(trees)) == 2).all()
+    assert (cuda.connectivity_products(torch.ones(1, 9, 9, device=DEVICE), on_device(trees)) == 81).all()
+    no_edges = np.full((1, 2, 8, 2), -1, np.int32)
+    assert (cuda.adjacency_products(torch.ones(1, 9, 9, device=DEVICE), on_device(no_edges)) == 0).all()
+
+
+def test_without_labels(rng):
+    similarity, options = symmetric(rng, 1, 7), {"labels": some_labels(rng, 1, 7), "epsilon": 0.2}
+    with_trees = solve(similarity, np.array([3]), **options)
+    without = solve(similarity, np.array([3]), with_labels=False, **options)
+    assert without[1].shape == (1, 2, 1, 0)
+    np.testing.assert_array_equal(with_trees[0], without[0])
+    np.testing.assert_array_equal(with_trees[2], without[2])
+
+
+@pytest.mark.parametrize(("n_problems", "n_draws"), [(0, 2), (2, 0)])
+def test_nothing_to_do(n_problems, n_draws):
+    similarity = np.zeros((n_problems, 4, 4), np.float32)
+    edges, labels, values = solve(similarity, np.ones(n_problems, np.int64), n_draws=n_draws)
+    assert edges.shape == (n_problems, 1, n_draws, 3, 2)
+    assert labels.shape == (n_problems, 1, n_draws, 4)
+    assert values.shape == (n_problems, 1, n_draws)
+    assert cuda.adjacency_counts(on_device(edges), 4).shape == (n_problems, 4, 4)
+    assert not cuda.connectivity_counts(on_device(labels[:, 0])).any()
+    cotangent = torch.zeros(n_problems, 4, 4, device=DEVICE)
+    for products in (
+        cuda.adjacency_products(cotangent, on_device(edges[:, 0])),
+        cuda.connectivity_products(cotangent, on_device(labels[:, 0])),
+    ):
+        assert products.shape == (n_problems, n_draws)
+    weights = torch.zeros(n_problems, n_draws, device=DEVICE)
+    assert not cuda.noise_sum(weights, 4, seed=on_device(0), first_draw=on_device(0)).any()
+
+
+def test_what_it_cannot_do_is_said(rng):
+    scalars = {"seed": on_device(0), "first_draw": on_device(0)}
+    with pytest.raises(TypeError, match="float32"):
+        cuda.solve(torch.zeros(1, 3, 3, dtype=torch.float64), torch.ones(1), **scalars)
+    with pytest.raises(ValueError, match="16384"):
+        cuda.solve(torch.zeros(1).expand(1, 16385, 16385), torch.ones(1), **scalars)
+    with pytest.raises(ValueError, match="gumbel"):
+        cuda.solve(torch.zeros(1, 3, 3), torch.ones(1), noise="cauchy", **scalars)
+
+
+# ---------------------------------------------------------------------------------------------------- sums
+
+
+@pytest.fixture(params=[1, 2, 13, 40])
+def forests(request, rng):
+    n = request.param
+    return n, cpu.solve(symmetric(rng, 2, n), np.array([1, (n + 2) // 3]), epsilon=0.5, n_draws=19,
+                        labels=some_labels(rng, 2, n))  # fmt: skip
+
+
+def dense(edges, labels, n):
+    """Adjacency and connectivity of every draw."""
+    adjacency = np.zeros((*edges.shape[:2], n, n), np.int64)
+    for (problem, draw, e), i in np.ndenumerate(edges[..., 0]):
+        if i >= 0:
+            j = edges[problem, draw, e, 1]
+            adjacency[problem, draw, i, j] = adjacency[problem, draw, j, i] = 1
+    return adjacency, (labels[..., :, None] == labels[..., None, :]).astype(np.int64)
+
+
+def test_counts_and_products(rng, forests):
+    n, (edges, labels, _) = forests
+    gap = cuda.adjacency_counts(on_device(edges), n).cpu().numpy()
+    np.testing.assert_array_equal(gap, cpu.adjacency_counts(edges, n))
+    edges, labels = on_device(edges)[:, 1], on_device(labels)[:, 1]  # not contiguous
+    adjacency, connectivity = dense(edges.cpu().numpy(), labels.cpu().numpy(), n)
+    np.testing.assert_array_equal(cuda.adjacency_counts(edges[:, None], n).cpu(), adjacency.sum(1))
+    np.testing.assert_array_equal(cuda.connectivity_counts(labels).cpu(), connectivity.sum(1))
+    # Integers: their sums are exact, whatever the order.
+    cotangent = rng.integers(-9, 10, size=(2, n, n)).astype(np.float32)
+    for products, matrices in (
+        (cuda.adjacency_products(on_device(cotangent), edges), adjacency),
+        (cuda.connectivity_products(on_device(cotangent), labels), connectivity),
+    ):
+        np.testing.assert_array_equal(products.cpu(), (cotangent[:, None] * matrices).sum((2, 3)))
+
+
+@pytest.mark.parametrize(("kind", "antithetic"), [("normal", False), ("normal", True), ("gumbel", False)])
+@pytest.mark.parametrize("n", [5, 66 if ON_GPU else 10])
+def test_noise_sum(rng, kind, antithetic, n):
+    n_draws = 11
+    weights = rng.normal(size=(2, n_draws)).astype(np.float32)
+    result = cuda.noise_sum(on_device(weights), n, seed=on_device(9), first_draw=on_device(4), noise=kind,
+                            antithetic=antithetic)  # fmt: skip
+    draws = np.arange(4, 4 + n_draws)
+    z = definition.sample(9, 4 + n_draws, n, kind).astype(np.float64)
+    z = z[draws // 2] * np.where(draws % 2, -1, 1)[:, None, None] if antithetic else z[draws]
+    score = np.where(np.eye(n), 0, 1 - np.exp(-z)) if kind == "gumbel" else z
+    terms = weights[:, :, None, None].astype(np.float64) * score
+    # Rounding of n_draws products and sums; the exponential of the device is good to two units in the last place.
+    bound = np.finfo(np.float32).eps * (n_draws + 4) * (np.abs(terms) + np.abs(weights)[:, :, None, None]).sum(1)
+    assert (np.abs(result.cpu().numpy() - terms.sum(1)) <= bound).all()
+    np.testing.assert_array_equal(result.cpu(), result.cpu().swapaxes(1, 2))

@@ -1,0 +1,259 @@
+"""One tree for every k: against the forests, scikit-learn, SciPy and a naive size guard."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.cluster import hierarchy as scipy_hierarchy
+from scipy.spatial.distance import squareform
+from sklearn.cluster import AgglomerativeClustering
+
+from diffclust import Hierarchy, negative_squared_distances, spanning_forest
+from oracles import components, kept_edges, random_similarity, similarities
+
+
+def random_distances(rng, n, kind):
+    """Symmetric distances with a zero diagonal: of points, of points on a small grid (ties), or any numbers."""
+    if kind == "points":
+        x = rng.normal(size=(n, 3))
+        return np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
+    if kind == "grid":
+        x = rng.integers(0, 4, size=(n, 2))
+        return np.abs(x[:, None] - x[None]).sum(-1).astype(np.float64)
+    values = {"any": rng.random((n, n)), "tied": rng.integers(1, 5, size=(n, n)).astype(np.float64)}[kind]
+    upper = np.triu(values, 1)
+    return upper + upper.T
+
+
+def partition(labels):
+    """The clusters as a set of sets, whatever their names."""
+    labels = np.asarray(labels)
+    return {frozenset(np.flatnonzero(labels == name).tolist()) for name in np.unique(labels)}
+
+
+each_kind = pytest.mark.parametrize("kind", ["points", "grid", "any", "tied"])
+SIZES = [2, 3, 5, 12, 25, 60]
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Against our own forests
+
+
+@given(similarities(missing=True))
+def test_one_tree_answers_every_k(similarity):
+    hierarchy = Hierarchy.from_similarity(similarity)
+    n = len(similarity)
+    n_pieces = n - len(hierarchy.edges)
+    assert hierarchy.n_points == n
+    assert np.array_equal(hierarchy.weights, similarity[tuple(hierarchy.edges.T)])
+    assert (np.diff(hierarchy.weights) <= 0).all()
+    assert np.isfinite(hierarchy.weights).all()
+    for k in range(1, n + 1):
+        if k < n_pieces:
+            with pytest.raises(ValueError, match=f"n_clusters={k} cannot be reached.*{n_pieces} *components"):
+                hierarchy.labels(k)
+            continue
+        forest = spanning_forest(similarity, k)
+        labels = hierarchy.labels(k)
+        assert labels.dtype == np.int32
+        assert labels.tolist() == forest.labels.tolist()
+        assert kept_edges(forest.edges) == [tuple(edge) for edge in hierarchy.edges[: n - k].tolist()]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_larger_trees(dtype):
+    rng = np.random.default_rng(0)
+    for kind in ("random", "tied", "duplicated"):
+        similarity = random_similarity(rng, 80, kind, dtype)
+        hierarchy = Hierarchy.from_similarity(similarity)
+        assert hierarchy.weights.dtype == dtype
+        for k in (1, 2, 17, 79, 80):
+            assert np.array_equal(hierarchy.labels(k), spanning_forest(similarity, k).labels)
+
+
+def test_one_point():
+    hierarchy = Hierarchy.from_similarity([[0.0]])
+    assert hierarchy.edges.shape == (0, 2)
+    assert hierarchy.weights.shape == (0,)
+    assert hierarchy.labels(1).tolist() == [0]
+    assert hierarchy.labels(1, min_cluster_size=1).tolist() == [0]
+    assert hierarchy.linkage_matrix().shape == (0, 4)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Against scikit-learn and SciPy
+
+
+@each_kind
+@pytest.mark.parametrize("n", SIZES)
+def test_sklearn_single_linkage(n, kind):
+    """The same clusters for every k whose cut does not go through a tie."""
+    rng = np.random.default_rng(n)
+    for _ in range(3):
+        distances = random_distances(rng, n, kind)
+        hierarchy = Hierarchy.from_similarity(-distances)
+        weights = hierarchy.weights
+        n_compared = 0
+        for k in range(1, n + 1):
+            through_a_tie = 1 < k < n and weights[n - k - 1] == weights[n - k]
+            if through_a_tie:
+                continue
+            n_compared += 1
+            model = AgglomerativeClustering(
+                n_clusters=k, linkage="single", metric="precomputed", compute_full_tree=True
+            )
+            assert partition(model.fit(distances).labels_) == partition(hierarchy.labels(k))
+        assert n_compared == n if kind in ("points", "any") else n_compared >= 2
+
+
+@each_kind
+@pytest.mark.parametrize("n", SIZES)
+def test_scipy_single_linkage(n, kind):
+    rng = np.random.default_rng(100 + n)
+    for _ in range(10):
+        distances = random_distances(rng, n, kind)
+        condensed = squareform(distances)
+        ours = Hierarchy.from_similarity(-distances).linkage_matrix()
+        theirs = scipy_hierarchy.linkage(condensed, "single")
+        assert ours.dtype == np.float64
+        assert ours.shape == (n - 1, 4)
+        assert scipy_hierarchy.is_valid_linkage(ours)
+        assert scipy_hierarchy.is_monotonic(ours)
+        assert np.array_equal(ours[:, 2], theirs[:, 2])
+        assert np.array_equal(scipy_hierarchy.cophenet(ours), scipy_hierarchy.cophenet(theirs))
+        if kind in ("points", "any"):
+            assert np.array_equal(ours, theirs)
+        for height in np.unique(ours[:, 2]):
+            cuts = [partition(scipy_hierarchy.fcluster(z, height, "distance")) for z in (ours, theirs)]
+            assert cuts[0] == cuts[1]
+
+
+@each_kind
+def test_fcluster_of_our_linkage_gives_our_labels(kind):
+    rng = np.random.default_rng(1)
+    hierarchy = Hierarchy.from_similarity(-random_distances(rng, 30, kind))
+    linkage, weights = hierarchy.linkage_matrix(), hierarchy.weights
+    for k in range(1, 31):
+        if k in (1, 30) or weights[30 - k - 1] > weights[30 - k]:
+            if k == 30 and weights[0] == 0:
+                continue  # duplicated points: SciPy cannot cut below height 0
+            cut = scipy_hierarchy.fcluster(linkage, k, "maxclust")
+            if len(set(cut.tolist())) == k:
+                assert partition(cut) == partition(hierarchy.labels(k))
+            else:
+                assert kind in ("grid", "tied")  # SciPy never cuts through a tie
+
+
+def test_scipy_from_points_up_to_rounding():
+    """Heights are negative similarities: here squared distances, made by a matrix product."""
+    x = np.random.default_rng(2).normal(size=(100, 5))
+    ours = Hierarchy.from_similarity(negative_squared_distances(x)).linkage_matrix()
+    theirs = scipy_hierarchy.linkage(x, "single")
+    assert np.array_equal(ours[:, [0, 1, 3]], theirs[:, [0, 1, 3]])
+    norms = (x**2).sum(-1).max()
+    assert np.abs(ours[:, 2] - theirs[:, 2] ** 2).max() <= 20 * np.finfo(float).eps * norms
+
+
+@given(similarities(min_n=2, missing=True))
+def test_linkage_of_a_graph_in_pieces(similarity):
+    """What no edge joins is merged last, at infinity; every row merges two clusters that exist."""
+    n = len(similarity)
+    hierarchy = Hierarchy.from_similarity(similarity)
+    linkage = hierarchy.linkage_matrix()
+    members = {i: {i} for i in range(n)}
+    for step, (a, b, height, size) in enumerate(linkage.tolist()):
+        assert a < b
+        members[n + step] = members.pop(int(a)) | members.pop(int(b))
+        assert len(members[n + step]) == size
+        assert height == (-hierarchy.weights[step] if step < len(hierarchy.edges) else np.inf)
+        clusters = {frozenset(group) for group in members.values()}
+        if step < len(hierarchy.edges):
+            assert clusters == partition(hierarchy.labels(n - step - 1))
+    assert len(members) == 1
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Clusters of at least min_cluster_size points
+
+
+def naive_guarded_labels(hierarchy, min_cluster_size):
+    """{number of clusters: labels}, counting both sides of every cut again by search."""
+    n = hierarchy.n_points
+    kept = [tuple(edge) for edge in hierarchy.edges.tolist()]
+    labels = components(n, kept)
+    answers = {max(labels) + 1: labels}
+    for edge in kept[::-1]:  # weakest first
+        trial = [other for other in kept if other != edge]
+        labels = components(n, trial)
+        if min(labels.count(labels[edge[0]]), labels.count(labels[edge[1]])) >= min_cluster_size:
+            kept = trial
+            answers[max(labels) + 1] = labels
+    return answers
+
+
+def assert_guard_equals_naive(hierarchy, min_cluster_size):
+    n = hierarchy.n_points
+    expected = naive_guarded_labels(hierarchy, min_cluster_size)
+    n_pieces, most = min(expected), max(expected)
+    pieces = np.array(expected[n_pieces])
+    for k in range(n_pieces, n + 1):
+        if k > most:
+            with pytest.raises(ValueError, match=f"min_cluster_size={min_cluster_size}: at most {most} clusters"):
+                hierarchy.labels(k, min_cluster_size)
+            continue
+        labels = hierarchy.labels(k, min_cluster_size=min_cluster_size)
+        assert labels.tolist() == expected[k]
+        sizes = np.bincount(labels)
+        for cluster, size in enumerate(sizes):
+            piece = pieces[labels == cluster][0]
+            assert size >= min(min_cluster_size, (pieces == piece).sum())  # a piece may be too small by itself
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_guarded_cuts(data):
+    similarity = data.draw(similarities(max_n=12, missing=data.draw(st.booleans())))
+    min_cluster_size = data.draw(st.integers(2, max(2, len(similarity) // 2)))
+    if min_cluster_size <= len(similarity):
+        assert_guard_equals_naive(Hierarchy.from_similarity(similarity), min_cluster_size)
+
+
+@pytest.mark.parametrize("min_cluster_size", [2, 3, 5, 20, 60])
+@pytest.mark.parametrize("kind", ["random", "duplicated", "missing", "path", "star"])
+def test_guarded_cuts_of_larger_trees(kind, min_cluster_size):
+    rng = np.random.default_rng(3)
+    n = 60
+    if kind in ("path", "star"):  # the deepest and the flattest tree
+        similarity = np.full((n, n), -np.inf)
+        order = rng.permutation(n)
+        left = order[:-1] if kind == "path" else np.full(n - 1, order[0])
+        similarity[left, order[1:]] = similarity[order[1:], left] = rng.normal(size=n - 1)
+    else:
+        similarity = random_similarity(rng, n, kind)
+    assert_guard_equals_naive(Hierarchy.from_similarity(similarity), min_cluster_size)
+
+
+@given(similarities())
+def test_guard_of_one_point_is_no_guard(similarity):
+    hierarchy = Hierarchy.from_similarity(similarity)
+    n_edges = len(hierarchy.edges)
+    assert hierarchy.guarded_cuts(1).tolist() == list(range(n_edges))[::-1]
+
+
+def test_guard_keeps_outliers_from_using_up_the_cuts():
+    rng = np.random.default_rng(4)
+    blobs = np.concatenate([rng.normal(size=(40, 2)) * 0.1, rng.normal(size=(40, 2)) * 0.1 + 5])
+    outliers = np.array([[100.0, 0.0], [0.0, 200.0], [-300.0, 0.0]])
+    hierarchy = Hierarchy.from_similarity(negative_squared_distances(np.concatenate([blobs, outliers])))
+    plain, guarded = hierarchy.labels(2), hierarchy.labels(2, min_cluster_size=10)
+    assert np.bincount(plain).min() == 1
+    assert len(set(guarded[:40])) == len(set(guarded[40:80])) == 1
+    assert guarded[0] != guarded[40]
+
+
+def test_asking_twice_gives_the_same():
+    hierarchy = Hierarchy.from_similarity(random_similarity(np.random.default_rng(5), 30))
+    first = [hierarchy.labels(k, m) for m in (2, 3, 2) for k in (1, 2, 3)]
+    second = [hierarchy.labels(k, m) for m in (2, 3, 2) for k in (1, 2, 3)]
+    assert np.array_equal(first, second)
+    assert np.array_equal(first[:3], first[6:])

@@ -1,0 +1,418 @@
+"""Modules: they train, keep their place in the stream of noise, and stand where metric-learning losses stand."""
+
+import copy
+import importlib.util
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import diffclust as dc
+
+LOSSES = (dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss)
+EVERY_LOSS = pytest.mark.parametrize("module", LOSSES, ids=lambda m: m.__name__)
+LABELS = torch.tensor([0, 0, 1, 1, 2, 2, -1, -1])
+
+
+def embeddings(n=8, d=3, seed=0, **options):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def functional(module):
+    return {
+        dc.nn.PartialFenchelYoungLoss: dc.partial_fenchel_young_loss,
+        dc.nn.ConnectivityLoss: dc.connectivity_loss,
+    }[module]
+
+
+def call(module, x=None):
+    """Any of the three modules on the same batch, as one tensor."""
+    x = embeddings() if x is None else x
+    return module(x) if isinstance(module, dc.nn.PerturbedClustering) else module(x, LABELS)
+
+
+ALL = pytest.mark.parametrize("kind", [*LOSSES, dc.nn.PerturbedClustering], ids=lambda m: m.__name__)
+
+# ----------------------------------------------------------------------------------------------------------------
+# What they compute
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("options", [{}, {"noise": "gumbel"}, {"epsilon": 1.0}, {"antithetic": True}], ids=str)
+def test_a_loss_is_the_function_on_the_standardised_similarity(module, options):
+    x = embeddings()
+    s = dc.standardize(dc.negative_squared_distances(x))
+    truth = functional(module)(s, dc.Constraints.from_labels(LABELS), 3, n_draws=20, seed=5, **options)
+    assert torch.equal(module(3, n_draws=20, seed=5, **options)(x, LABELS), truth)
+
+
+def test_the_layer_is_the_function():
+    x = embeddings()
+    s = dc.standardize(dc.negative_squared_distances(x))
+    layer = dc.nn.PerturbedClustering(3, n_draws=20, seed=5)
+    assert torch.equal(layer(x), dc.perturbed_connectivity(s, 3, n_draws=20, seed=5))
+    known = dc.Constraints.from_labels(LABELS)
+    second = dc.perturbed_connectivity(s, 3, n_draws=20, seed=5, first_draw=20, constraints=known)
+    assert torch.equal(layer(x, known), second)
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("similarity", ["sqeuclidean", "cosine", "callable"])
+def test_similarity_is_pluggable(module, standardize, similarity):
+    x = embeddings()
+    function = {
+        "sqeuclidean": dc.negative_squared_distances,
+        "cosine": dc.cosine_similarities,
+        "callable": lambda points: -torch.cdist(points, points, p=1),
+    }[similarity]
+    s = dc.standardize(function(x)) if standardize else function(x)
+    chosen = function if similarity == "callable" else similarity
+    plugged = module(3, similarity=chosen, standardize=standardize, seed=1)
+    truth = functional(module)(s, dc.Constraints.from_labels(LABELS), 3, seed=1)
+    assert torch.equal(plugged(x, LABELS), truth)
+    assert torch.equal(plugged.similarities(x), s)
+
+
+def test_must_link_first_reaches_the_solver():
+    line = torch.tensor([[0.0], [1.0], [2.0]])
+    labels = torch.tensor([0, -1, 0])
+    first, later = (
+        dc.nn.PartialFenchelYoungLoss(1, epsilon=1e-3, standardize=False, must_link_first=value, seed=0)(line, labels)
+        for value in (True, False)
+    )
+    assert first > 5
+    assert later == 0
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_batches_of_problems(module, reduction):
+    x = torch.stack([embeddings(seed=s) for s in range(6)]).reshape(2, 3, 8, 3)
+    result = module(3, seed=0, reduction=reduction, n_draws=20)(x, LABELS)
+    each = torch.stack([module(3, seed=0, n_draws=20)(one, LABELS) for one in x.reshape(6, 8, 3)])
+    # Matrix products of a batch and of one problem may be rounded differently: compare what that can move.
+    bound = 8 * 8 * 64 * torch.finfo(torch.float32).eps
+    if reduction == "none":
+        assert result.shape == (2, 3)
+        assert (result.reshape(6) - each).abs().max() <= bound
+    else:
+        assert result.shape == ()
+        assert abs(result - getattr(each, reduction)()) <= 6 * bound
+    own_labels = LABELS.expand(2, 3, 8)
+    assert torch.equal(module(3, seed=0, reduction=reduction, n_draws=20)(x, own_labels), result)
+
+
+def test_the_layer_takes_batches():
+    x = torch.stack([embeddings(seed=s) for s in range(4)])
+    soft = dc.nn.PerturbedClustering(3, seed=0)(x)
+    assert soft.shape == (4, 8, 8)
+    assert (soft.diagonal(dim1=-1, dim2=-2) == 1).all()
+
+
+@EVERY_LOSS
+def test_constraints_in_place_of_labels(module):
+    a = module(3, seed=0)(embeddings(), dc.Constraints.from_labels(LABELS))
+    assert a == module(3, seed=0)(embeddings(), LABELS)
+    pairs = dc.Constraints.from_pairs(8, must_link=[(0, 1)], cannot_link=[(1, 2), (3, 4), (4, 5)])
+    assert pairs.relation is not None
+    assert module(3, seed=0)(embeddings(), pairs).isfinite()
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# The stream of noise
+
+
+@ALL
+def test_the_counter_moves_by_the_number_of_draws_in_training_only(kind):
+    module = kind(3, n_draws=7, seed=0)
+    assert module.noise_counter.item() == 0
+    call(module)
+    assert module.noise_counter.item() == 7
+    module.eval()
+    a, b = call(module), call(module)
+    assert torch.equal(a, b)
+    assert module.noise_counter.item() == 7
+    module.train()
+    c, d = call(module), call(module)
+    assert torch.equal(c, a)  # evaluation looked at the noise that comes next, and left it there
+    assert not torch.equal(c, d)
+    assert module.noise_counter.item() == 21
+
+
+@ALL
+def test_call_number_m_uses_the_draws_after_m_minus_one_calls(kind):
+    module = kind(3, n_draws=7, seed=11)
+    s = dc.standardize(dc.negative_squared_distances(embeddings()))
+    for step in range(3):
+        options = {"n_draws": 7, "seed": 11, "first_draw": 7 * step}
+        if kind is dc.nn.PerturbedClustering:
+            truth = dc.perturbed_connectivity(s, 3, **options)
+        else:
+            truth = functional(kind)(s, dc.Constraints.from_labels(LABELS), 3, **options)
+        assert torch.equal(call(module), truth)
+
+
+@ALL
+def test_state_dict_continues_the_same_stream(kind):
+    module = kind(3, n_draws=7, seed=11)
+    call(module)
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    ahead = [call(module) for _ in range(3)]
+    file.seek(0)
+    resumed = kind(3, n_draws=7, seed=99)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert resumed.noise_seed.item() == 11
+    assert all(torch.equal(a, call(resumed)) for a in ahead)
+
+
+@ALL
+def test_a_copy_has_its_own_stream(kind):
+    module = kind(3, n_draws=7, seed=11)
+    call(module)
+    twin = copy.deepcopy(module)
+    ahead = [call(module) for _ in range(3)]
+    assert twin.noise_counter.item() == 7
+    assert all(torch.equal(a, call(twin)) for a in ahead)
+
+
+@ALL
+def test_manual_seed_makes_a_run_repeatable(kind):
+    runs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        module, other = kind(3, n_draws=7), kind(3, n_draws=7)
+        assert module.noise_seed != other.noise_seed
+        runs.append([call(module), call(other), call(module)])
+    assert all(torch.equal(a, b) for a, b in zip(runs[0], runs[1], strict=True))
+    assert not torch.equal(runs[0][0], runs[2][0])
+
+
+def test_a_whole_training_run_is_repeatable_bit_for_bit():
+    def run():
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        loss = dc.nn.PartialFenchelYoungLoss(3, n_draws=20)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss(net(embeddings()), LABELS).backward()
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+    first = run()
+    assert torch.equal(first, run())
+
+
+def test_seeds_up_to_64_bits():
+    a = dc.nn.PartialFenchelYoungLoss(3, seed=2**64 - 1)(embeddings(), LABELS)
+    s = dc.standardize(dc.negative_squared_distances(embeddings()))
+    assert a == dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels(LABELS), 3, seed=2**64 - 1)
+
+
+@ALL
+def test_moves_and_casts_keep_the_counter_an_integer(kind):
+    module = kind(3, n_draws=7, seed=11).double().half().float()
+    call(module)
+    assert module.noise_counter.dtype == module.noise_seed.dtype == torch.int64
+    assert module.noise_counter.item() == 7
+    assert not list(module.parameters())
+    assert "n_clusters=3" in repr(module)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def clusters(n_per_class=20, n_classes=3, noise_dimensions=3, noise=2.0, seed=0):
+    """Classes along two dimensions, drowned in noise dimensions."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(n_classes), n_per_class)
+    angle = 2 * np.pi * labels / n_classes
+    signal = np.stack([np.cos(angle), np.sin(angle)], 1) + 0.15 * rng.normal(size=(len(labels), 2))
+    x = np.concatenate([signal, noise * rng.normal(size=(len(labels), noise_dimensions))], 1)
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(labels)
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("similarity", ["sqeuclidean", "cosine"])
+def test_training_embeddings_brings_the_loss_down(module, similarity):
+    torch.manual_seed(0)
+    x = embeddings().requires_grad_()
+    # The score needs draws that differ: more noise than the envelope gradient does.
+    epsilon = 0.5 if module is dc.nn.ConnectivityLoss else 0.1
+    loss = module(3, n_draws=100, seed=0, similarity=similarity, epsilon=epsilon)
+    optimizer = torch.optim.Adam([x], lr=0.05)
+    history = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        value = loss(x, LABELS)
+        value.backward()
+        optimizer.step()
+        history.append(value.item())
+    assert history[0] > 0.5
+    assert np.mean(history[-10:]) < 0.3 * np.mean(history[:3])
+
+
+def test_a_linear_map_learns_to_ignore_noise_dimensions():
+    x, labels = clusters()
+    known = torch.where(torch.arange(len(labels)) % 2 == 0, labels, -1)
+    torch.manual_seed(0)
+    net = nn.Linear(5, 2, bias=False)
+    loss = dc.nn.PartialFenchelYoungLoss(3, n_draws=100, seed=0)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+
+    def error():
+        s = dc.negative_squared_distances(net(x).detach().double().numpy())
+        return dc.metrics.connectivity_error(labels.numpy(), dc.spanning_forest(s, 3).labels)
+
+    start = error()
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss(net(x), known).backward()
+        optimizer.step()
+    assert start > 0.3
+    assert error() == 0.0
+
+
+def test_the_layer_trains_inside_a_network_with_a_loss_of_ones_own():
+    """Any loss behind the soft connectivity trains the map in front of it; here binary cross-entropy on pairs."""
+    x, labels = clusters(n_per_class=8, noise_dimensions=1, noise=1.0)
+    same = (labels[:, None] == labels[None, :]).float()
+    torch.manual_seed(0)
+    front = nn.Linear(3, 2, bias=False)
+    layer = dc.nn.PerturbedClustering(3, n_draws=100, epsilon=0.5, seed=0)
+    optimizer = torch.optim.Adam(front.parameters(), lr=0.05)
+
+    def loss():
+        return nn.functional.binary_cross_entropy(layer(front(x)).clamp(0.01, 0.99), same)
+
+    start = loss().item()
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss().backward()
+        assert front.weight.grad.isfinite().all()
+        optimizer.step()
+    assert start > 0.5
+    assert loss().item() < 0.2 * start
+
+
+@EVERY_LOSS
+def test_double_embeddings_give_a_double_loss_and_gradient(module):
+    x = embeddings().double().requires_grad_()
+    loss = module(3, seed=0)(x, LABELS)
+    loss.backward()
+    assert loss.dtype == x.grad.dtype == torch.float64
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# pytorch-metric-learning
+
+
+def train_with_metric_learning(loss_function, epochs=12):
+    """The package's own loop: its sampler, a DataLoader, loss(embeddings, labels); returns the losses seen."""
+    samplers = pytest.importorskip("pytorch_metric_learning.samplers")
+    x, labels = clusters(n_per_class=24)
+    torch.manual_seed(0)
+    net = nn.Linear(5, 2, bias=False)
+    data = torch.utils.data.TensorDataset(x, labels)
+    sampler = samplers.MPerClassSampler(labels, m=8, batch_size=24, length_before_new_iter=len(labels))
+    loader = torch.utils.data.DataLoader(data, batch_size=24, sampler=sampler)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    history = []
+    np.random.seed(0)  # noqa: NPY002 - the sampler uses the global generator
+    for _ in range(epochs):
+        for batch, batch_labels in loader:
+            optimizer.zero_grad()
+            value = loss_function(net(batch), batch_labels)
+            value.backward()
+            optimizer.step()
+            history.append(value.item())
+    s = dc.negative_squared_distances(net(x).detach().double().numpy())
+    error = dc.metrics.connectivity_error(labels.numpy(), dc.spanning_forest(s, 3).labels)
+    return history, error
+
+
+def test_runs_where_a_metric_learning_loss_runs():
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    theirs, _ = train_with_metric_learning(losses.TripletMarginLoss(), epochs=2)  # the loop is a loop for their losses
+    assert np.isfinite(theirs).all()
+    history, error = train_with_metric_learning(dc.nn.PartialFenchelYoungLoss(3, n_draws=50, seed=0))
+    assert np.mean(history[-5:]) < 0.1 * np.mean(history[:3])
+    assert error == 0.0
+
+
+ADAPTER = importlib.util.find_spec("diffclust.metric_learning") is not None
+needs_adapter = pytest.mark.skipif(not ADAPTER, reason="diffclust.metric_learning is not there")
+
+
+@needs_adapter
+def test_adapter_is_a_metric_learning_loss_and_trains():
+    base = pytest.importorskip("pytorch_metric_learning.losses").BaseMetricLossFunction
+    from diffclust.metric_learning import PartialFenchelYoungLoss
+
+    loss = PartialFenchelYoungLoss(3, n_draws=50, seed=0)
+    assert isinstance(loss, base)
+    history, error = train_with_metric_learning(loss)
+    assert np.mean(history[-5:]) < 0.1 * np.mean(history[:3])
+    assert error == 0.0
+
+
+@needs_adapter
+def test_adapter_computes_our_loss():
+    pytest.importorskip("pytorch_metric_learning")
+    from diffclust.metric_learning import PartialFenchelYoungLoss
+
+    x = embeddings()
+    ours = dc.nn.PartialFenchelYoungLoss(3, n_draws=50, seed=4)
+    theirs = PartialFenchelYoungLoss(3, n_draws=50, seed=4)
+    for _ in range(2):
+        assert torch.equal(theirs(x, LABELS), ours(x, LABELS))
+    state = copy.deepcopy(theirs.state_dict())
+    ahead = theirs(x, LABELS)
+    other = PartialFenchelYoungLoss(3, n_draws=50, seed=5)
+    other.load_state_dict(state)
+    assert torch.equal(other(x, LABELS), ahead)
+
+
+@needs_adapter
+def test_adapter_beside_other_losses():
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    from diffclust.metric_learning import PartialFenchelYoungLoss
+
+    ours, triplet = PartialFenchelYoungLoss(3, n_draws=20, seed=4), losses.TripletMarginLoss()
+    both = losses.MultipleLosses([copy.deepcopy(ours), triplet], weights=[1.0, 0.5])
+    x = embeddings().requires_grad_()
+    labels = LABELS.clamp(min=0)
+    total = both(x, labels)
+    torch.testing.assert_close(total, ours(x, labels) + 0.5 * triplet(x, labels))
+    total.backward()
+    assert x.grad.abs().sum() > 0
+
+
+@needs_adapter
+def test_adapter_clusters_reference_embeddings_with_the_batch():
+    pytest.importorskip("pytorch_metric_learning")
+    from diffclust.metric_learning import PartialFenchelYoungLoss
+
+    x, more = embeddings(), embeddings(5, seed=1)
+    more_labels = torch.tensor([0, 1, 2, -1, 0])
+    got = PartialFenchelYoungLoss(3, seed=4)(x, LABELS, ref_emb=more, ref_labels=more_labels)
+    together = dc.nn.PartialFenchelYoungLoss(3, seed=4)(torch.cat([x, more]), torch.cat([LABELS, more_labels]))
+    assert torch.equal(got, together)
+
+
+@needs_adapter
+def test_adapter_refuses_mined_tuples_and_a_memory_says_that_it_does_not_know_the_loss():
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    from diffclust.metric_learning import PartialFenchelYoungLoss
+
+    loss = PartialFenchelYoungLoss(3, seed=4)
+    mined = tuple(torch.tensor([i]) for i in range(3))
+    with pytest.raises(ValueError, match="Mined tuples have no meaning"):
+        loss(embeddings(), LABELS, mined)
+    with pytest.raises(Exception, match="CrossBatchMemory not supported for PartialFenchelYoungLoss"):
+        losses.CrossBatchMemory(loss, embedding_size=3)

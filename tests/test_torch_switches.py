@@ -1,0 +1,525 @@
+"""The ecosystem's switches: opcheck, compile, export, autocast, functorch, threads, forks; and no cost without need."""
+
+import contextlib
+import copy
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call, grad, jacrev, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import diffclust as dc
+from oracles import random_similarity
+
+import_module("diffclust.bindings.torch")  # registers the operators
+OPS = torch.ops.diffclust
+K, N, B = 3, 7, 6
+LABELS = torch.tensor([0, 0, 1, 1, 2, -1, -1])
+PAIRS = dc.Constraints.from_pairs(N, must_link=[(0, 1)], cannot_link=[(1, 2), (3, 4), (4, 5)])
+
+
+def similarity(n=N, seed=0, dtype=torch.float32):
+    matrix = torch.from_numpy(random_similarity(np.random.default_rng(seed), n)).to(dtype)
+    return matrix.fill_diagonal_(0.0)
+
+
+def batch(size=4, **options):
+    return torch.stack([similarity(seed=s, **options) for s in range(size)])
+
+
+def embeddings(n=N, seed=0, **options):
+    return torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def forest_loss(s, **options):
+    target = torch.zeros(N, N).index_put((torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 4])), torch.tensor(1.0))
+    return dc.fenchel_young_loss(s, (target + target.T).to(s.dtype), K, **options)
+
+
+FUNCTIONS = {
+    "squared adjacency": lambda s, **o: (dc.perturbed_adjacency(s, K, **o) ** 2).sum((-1, -2)),
+    "value": lambda s, **o: dc.perturbed_value(s, K, **o),
+    "adjacency": lambda s, **o: dc.perturbed_adjacency(s, K, **o),
+    "connectivity": lambda s, **o: dc.perturbed_connectivity(s, K, **o),
+    "labelled value": lambda s, **o: dc.perturbed_value(s, K, constraints=dc.Constraints.from_labels(LABELS), **o),
+    "labelled connectivity": lambda s, **o: dc.perturbed_connectivity(
+        s, K, constraints=dc.Constraints.from_labels(LABELS), **o
+    ),
+    "partial loss": lambda s, **o: dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels(LABELS), K, **o),
+    "connectivity loss": lambda s, **o: dc.connectivity_loss(s, dc.Constraints.from_labels(LABELS), K, **o),
+    "forest loss": forest_loss,
+}
+EVERY = pytest.mark.parametrize("name", FUNCTIONS)
+OPTIONS = {"n_draws": B, "seed": 3, "epsilon": 0.5}
+
+
+def weighted(name, s, **options):
+    """A scalar whose gradient is not trivial, for any of the functions."""
+    result = FUNCTIONS[name](s, **{**OPTIONS, **options})
+    weights = torch.linspace(-1.0, 2.0, result.numel(), dtype=result.dtype).reshape(result.shape)
+    return (result * weights).sum() if result.ndim else result
+
+
+def value_and_gradient(function, s):
+    s = s.detach().clone().requires_grad_()
+    value = function(s)
+    (gradient,) = torch.autograd.grad(value, s)
+    return value.detach(), gradient
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Registered operators
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the arguments of every call of an operator of ours, forward and backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "diffclust":
+            assert not kwargs
+            kind = tuple((tuple(a.shape), a.dtype) if isinstance(a, torch.Tensor) else a for a in args)
+            own = tuple(a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args)
+            self.calls.setdefault(func, {})[kind] = own
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def operator_calls():
+    """{operator: samples of its arguments} as the public functions make them: one and two problems, both dtypes."""
+    known = (None, dc.Constraints.from_labels(LABELS), PAIRS)
+    with Recorder() as recorder:
+        for s, constraints in itertools.product((similarity(), batch(2, dtype=torch.float64)), known):
+            leaf = s.requires_grad_()
+            results = [
+                dc.perturbed_value(leaf, 4, constraints=constraints, **OPTIONS),
+                dc.perturbed_adjacency(leaf, 4, constraints=constraints, noise="gumbel", **OPTIONS),
+                dc.perturbed_connectivity(leaf, 4, constraints=constraints, antithetic=True, **OPTIONS),
+            ]
+            if constraints is not None:
+                results.append(dc.partial_fenchel_young_loss(leaf, constraints, 4, **OPTIONS))
+                results.append(dc.partial_fenchel_young_loss(leaf, constraints, 1, diagnostics=True, **OPTIONS)[0])
+                results.append(dc.connectivity_loss(leaf, constraints, 4, **OPTIONS))
+            sum((r**2).sum() for r in results).backward()
+        with torch.no_grad():
+            dc.perturbed_value(similarity(), 4, **OPTIONS)
+        # Counting is called from inside other operators, where the recorder does not look.
+        for arguments in list(recorder.calls[OPS.expected_adjacency.default].values()):
+            OPS.adjacency_counts(OPS.expected_adjacency(*arguments)[1][:, None], N)
+        for arguments in list(recorder.calls[OPS.expected_connectivity.default].values()):
+            OPS.connectivity_counts(OPS.expected_connectivity(*arguments)[1])
+    return {func.name(): list(samples.values()) for func, samples in recorder.calls.items()}
+
+
+def registered_operators():
+    """The schemas in torch's own register."""
+    names = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    return sorted(name for name in names if name.startswith("diffclust::"))
+
+
+def test_every_operator_is_used(operator_calls):
+    assert {name.removesuffix(".default") for name in operator_calls} == set(registered_operators())
+
+
+@pytest.mark.parametrize("name", registered_operators())
+def test_opcheck(name, operator_calls):
+    samples = next(calls for key, calls in operator_calls.items() if key.removesuffix(".default") == name)
+    assert len(samples) >= 2
+    for arguments in samples:
+        results = torch.library.opcheck(getattr(OPS, name.removeprefix("diffclust::")).default, arguments)
+        assert set(results.values()) == {"SUCCESS"}
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# torch.compile and torch.export
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+
+
+def compiled(function, backend="aot_eager"):
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+@EVERY
+def test_compiled_functions_equal_eager(name):
+    def function(s):
+        return weighted(name, s)
+
+    for s in (similarity(), batch(2)):
+        if s.ndim == 3 and name == "forest loss":
+            continue
+        eager, ours = value_and_gradient(function, s), value_and_gradient(compiled(function), s)
+        assert torch.equal(eager[0], ours[0])
+        assert torch.equal(eager[1], ours[1])
+        assert eager[1].abs().sum() > 0
+
+
+def make(kind, **options):
+    return getattr(dc.nn, kind)(K, n_draws=B, seed=3, epsilon=0.5, **options)
+
+
+def run(module, x):
+    return module(x) if isinstance(module, dc.nn.PerturbedClustering) else module(x, LABELS)
+
+
+MODULES = ("PartialFenchelYoungLoss", "ConnectivityLoss", "PerturbedClustering")
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_compiled_modules_equal_eager_and_move_along_the_stream(kind):
+    eager, module = make(kind), make(kind)
+    ours = compiled(module)
+    x, y = embeddings().requires_grad_(), embeddings().requires_grad_()
+    seen = []
+    for _ in range(3):
+        expected = eager(x) if kind == "PerturbedClustering" else eager(x, LABELS)
+        got = ours(y) if kind == "PerturbedClustering" else ours(y, LABELS)
+        assert torch.equal(expected, got)
+        (expected**2).sum().backward()
+        (got**2).sum().backward()
+        # aot_eager decomposes some of torch's own backward formulas; ours are the same operators.
+        torch.testing.assert_close(x.grad, y.grad)
+        seen.append(got.detach())
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
+    assert eager.noise_counter == module.noise_counter == 3 * B
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("how", ["no gradient asked for", "no_grad", "inference_mode", "eval"])
+def test_compiled_modules_without_gradient(kind, how):
+    """Validation: dynamo takes another way through an autograd.Function when nothing needs a gradient."""
+    eager, module = make(kind), make(kind)
+    x = embeddings()
+    if how == "eval":
+        eager, module = eager.eval(), module.eval()
+    context = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(how, contextlib.nullcontext)
+    ours = compiled(module)
+    with context():
+        for _ in range(2):
+            arguments = (x,) if kind == "PerturbedClustering" else (x, LABELS)
+            assert torch.equal(ours(*arguments), eager(*arguments))
+    assert eager.noise_counter == module.noise_counter
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductor():
+    eager, module = make("PartialFenchelYoungLoss"), make("PartialFenchelYoungLoss")
+    ours = compiled(module, "inductor")
+    x, y = embeddings().requires_grad_(), embeddings().requires_grad_()
+    for _ in range(2):
+        expected, got = eager(x, LABELS), ours(y, LABELS)
+        # Fused arithmetic rounds the similarity differently.
+        torch.testing.assert_close(got, expected)
+        expected.backward()
+        got.backward()
+        torch.testing.assert_close(y.grad, x.grad)
+    assert module.noise_counter == 2 * B
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("needs_gradient", [True, False])
+@pytest.mark.parametrize("kind", MODULES)
+def test_compile_with_batches_of_several_sizes(kind, needs_gradient, dynamic):
+    """The last batch of an epoch is smaller: with dynamic=None, too, torch then compiles for symbolic sizes."""
+    module, eager = make(kind), make(kind)
+    ours = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for n in (8, 7, 11):
+        x, y = (embeddings(n).requires_grad_(needs_gradient) for _ in range(2))
+        labels = () if kind == "PerturbedClustering" else (torch.arange(n) % 4 - 1,)
+        expected, got = eager(x, *labels), ours(y, *labels)
+        assert torch.equal(expected, got)
+        if needs_gradient:
+            (expected**2).sum().backward()
+            (got**2).sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("strict", [True, False])
+def test_export(kind, training, strict):
+    module = make(kind).train(training)
+    arguments = (embeddings(),) if kind == "PerturbedClustering" else (embeddings(), LABELS)
+    exported = torch.export.export(copy.deepcopy(module), arguments, strict=strict).module()
+    for seed in range(3):
+        arguments = (embeddings(seed=seed), *arguments[1:])
+        assert torch.equal(exported(*arguments), module(*arguments))
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Half precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@EVERY
+def test_half_precision_similarities_are_computed_in_float32(name, dtype):
+    half = similarity().to(dtype)
+    result = FUNCTIONS[name](half, **OPTIONS)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, FUNCTIONS[name](half.float(), **OPTIONS))
+    _, gradient = value_and_gradient(lambda s: weighted(name, s), half)
+    _, full = value_and_gradient(lambda s: weighted(name, s), half.float())
+    assert gradient.dtype == dtype
+    assert torch.equal(gradient, full.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_half_precision_embeddings_and_autocast_are_computed_in_float32(kind, dtype, metric):
+    half = embeddings().to(dtype)
+    truth = run(make(kind, similarity=metric), half.float())
+    assert truth.dtype == torch.float32
+    assert torch.equal(run(make(kind, similarity=metric), half), truth)
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(run(make(kind, similarity=metric), half), truth)
+        assert torch.equal(run(make(kind, similarity=metric), half.float()), truth)
+        x = half.clone().requires_grad_()
+        run(make(kind, similarity=metric), x).sum().backward()
+    assert x.grad.dtype == dtype
+    assert x.grad.isfinite().all()
+
+
+def test_autocast_around_a_network():
+    torch.manual_seed(0)
+    net, module = torch.nn.Linear(3, 2), make("PartialFenchelYoungLoss")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = net(embeddings())
+        loss = module(out, LABELS)
+    assert out.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert net.weight.grad.isfinite().all()
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# torch.func
+
+
+@EVERY
+def test_func_grad_equals_autograd(name):
+    s = similarity()
+    assert torch.equal(grad(lambda t: weighted(name, t))(s), value_and_gradient(lambda t: weighted(name, t), s)[1])
+
+
+@EVERY
+def test_vmap_equals_a_loop(name):
+    s = batch()
+    together = vmap(lambda t: FUNCTIONS[name](t, **OPTIONS))(s)
+    assert torch.equal(together, torch.stack([FUNCTIONS[name](one, **OPTIONS) for one in s]))
+    moved = vmap(lambda t: FUNCTIONS[name](t, **OPTIONS), in_dims=2)(s.movedim(0, 2))
+    assert torch.equal(moved, together)
+
+
+@EVERY
+def test_vmap_of_grad_equals_a_loop(name):
+    s = batch()
+    together = vmap(grad(lambda t: weighted(name, t)))(s)
+    each = [value_and_gradient(lambda t: weighted(name, t), one)[1] for one in s]
+    torch.testing.assert_close(together, torch.stack(each), rtol=8 * torch.finfo(torch.float32).eps, atol=1e-6)
+    assert together.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["value", "adjacency", "connectivity", "partial loss"])
+def test_jacrev_equals_a_loop(name):
+    s = similarity(dtype=torch.float64)
+    jacobian = jacrev(lambda t: FUNCTIONS[name](t, **OPTIONS))(s)
+    leaf = s.clone().requires_grad_()
+    flat = FUNCTIONS[name](leaf, **OPTIONS).reshape(-1)
+    rows = [torch.autograd.grad(entry, leaf, retain_graph=True)[0] for entry in flat]
+    torch.testing.assert_close(jacobian.reshape(-1, N, N), torch.stack(rows), rtol=1e-13, atol=1e-14)
+    assert jacobian.abs().sum() > 0
+
+
+def test_vmap_over_labels_and_clusters():
+    labels = torch.stack([LABELS, LABELS.roll(1), LABELS.roll(2)])
+    k = torch.tensor([3, 4, 5])
+    s = similarity()
+
+    def loss(one_labels, one_k):
+        return dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels(one_labels), one_k, **OPTIONS)
+
+    together = vmap(loss)(labels, k)
+    assert torch.equal(together, torch.stack([loss(a, b) for a, b in zip(labels, k, strict=True)]))
+
+
+@pytest.mark.parametrize("what", ["seed", "first_draw"])
+@pytest.mark.parametrize("name", ["value", "connectivity"])
+def test_vmap_over_the_noise_says_that_it_does_not_work(what, name):
+    s = similarity()
+    with pytest.raises(NotImplementedError, match=f"vmap over {what} is not supported"):
+        vmap(lambda number: FUNCTIONS[name](s, **{**OPTIONS, what: number}))(torch.arange(3))
+
+
+def test_per_sample_gradients_of_a_network_through_a_module():
+    torch.manual_seed(0)
+    net, module = torch.nn.Linear(3, 2), make("PartialFenchelYoungLoss").eval()
+    parameters = dict(net.named_parameters())
+    x = torch.stack([embeddings(seed=s) for s in range(3)])
+
+    def loss(p, one):
+        return module(functional_call(net, p, (one,)), LABELS)
+
+    together = vmap(grad(loss), in_dims=(None, 0))({k: p.detach() for k, p in parameters.items()}, x)
+    for i in range(3):
+        each = torch.autograd.grad(loss(parameters, x[i]), list(parameters.values()))
+        for name, expected in zip(parameters, each, strict=True):
+            torch.testing.assert_close(together[name][i], expected)
+
+
+@EVERY
+def test_second_derivatives_are_refused_or_right(name):
+    """The envelope's second derivative is that of a locally linear function: zero. The score's would be wrong."""
+    s = similarity(dtype=torch.float64).requires_grad_()
+    (first,) = torch.autograd.grad(weighted(name, s), s, create_graph=True)
+    if not first.requires_grad:
+        return
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(first.sum(), s)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# No cost without need
+
+
+def saved_tensors(function):
+    """The tensors that autograd keeps for backward while the function runs."""
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        function()
+    return saved
+
+
+@EVERY
+def test_tensors_without_gradient_cost_no_backward(name):
+    s = similarity()
+    result = FUNCTIONS[name](s, **OPTIONS)
+    assert not result.requires_grad
+    assert result.grad_fn is None
+    assert saved_tensors(lambda: FUNCTIONS[name](s, **OPTIONS)) == []
+    leaf = s.clone().requires_grad_()
+    with torch.no_grad():
+        assert saved_tensors(lambda: FUNCTIONS[name](leaf, **OPTIONS)) == []
+    assert FUNCTIONS[name](leaf, **OPTIONS).grad_fn is not None
+
+
+@pytest.mark.parametrize("name", ["value", "adjacency", "connectivity", "labelled value", "partial loss"])
+def test_backward_keeps_edges_or_labels_and_nothing_larger(name):
+    n_draws = 50
+    leaf = similarity().requires_grad_()
+    saved = saved_tensors(lambda: FUNCTIONS[name](leaf, **{**OPTIONS, "n_draws": n_draws}))
+    solves = 2 if name == "partial loss" else 1
+    assert 0 < sum(t.numel() for t in saved) <= solves * n_draws * 2 * (N - 1) + 8
+
+
+@EVERY
+def test_inference_mode(name):
+    s = similarity()
+    expected = FUNCTIONS[name](s, **OPTIONS)
+    with torch.inference_mode():
+        assert torch.equal(FUNCTIONS[name](s, **OPTIONS), expected)
+        assert torch.equal(FUNCTIONS[name](s.clone(), **OPTIONS), expected)
+
+
+@EVERY
+def test_strided_views(name):
+    s = similarity()
+    wide = torch.full((2 * N, 3 * N), torch.nan)
+    wide[::2, ::3] = s
+    view = wide[::2, ::3]
+    assert not view.is_contiguous()
+    assert torch.equal(FUNCTIONS[name](view, **OPTIONS), FUNCTIONS[name](s, **OPTIONS))
+    assert torch.equal(FUNCTIONS[name](s.T, **OPTIONS), FUNCTIONS[name](s, **OPTIONS))
+    expanded = s.expand(3, N, N)
+    if name != "forest loss":
+        got = FUNCTIONS[name](expanded, **OPTIONS)
+        assert torch.equal(got, FUNCTIONS[name](expanded.contiguous(), **OPTIONS))
+    _, gradient = value_and_gradient(lambda t: weighted(name, t.T), s)
+    assert torch.equal(gradient, value_and_gradient(lambda t: weighted(name, t), s)[1])
+
+
+@pytest.mark.parametrize("name", ["adjacency", "connectivity"])
+def test_strided_cotangents(name):
+    leaf = similarity().requires_grad_()
+    result = FUNCTIONS[name](leaf, **OPTIONS)
+    cotangent = torch.randn(N, N, generator=torch.Generator().manual_seed(0))
+    for strided in (cotangent.T.contiguous().T, torch.tensor(1.5).expand(N, N)):
+        (a,) = torch.autograd.grad(result, leaf, strided, retain_graph=True)
+        (b,) = torch.autograd.grad(result, leaf, strided.contiguous(), retain_graph=True)
+        assert torch.equal(a, b)
+
+
+def test_inputs_are_left_as_they_were():
+    s, labels = similarity(), LABELS.clone()
+    before = s.clone()
+    dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels(labels), K, **OPTIONS)
+    assert torch.equal(s, before)
+    assert torch.equal(labels, LABELS)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Threads and processes
+
+
+SCRIPT = """
+import sys, torch, diffclust as dc
+
+def digest():
+    torch.manual_seed(0)
+    x = torch.randn(3, 40, 4, dtype=torch.float64)
+    s = -torch.stack([(p[:, None] - p[None, :]).pow(2).sum(-1) for p in x])
+    s.requires_grad_()
+    labels = torch.arange(40) % 5 - 1
+    loss = dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels(labels), 6, n_draws=17, seed=1)
+    soft = dc.perturbed_connectivity(s, 6, n_draws=17, seed=1, epsilon=1.0)
+    edges = dc.perturbed_adjacency(s, 6, n_draws=17, seed=1, epsilon=1.0)
+    weights = torch.linspace(-1, 1, soft.numel(), dtype=soft.dtype).reshape(soft.shape)
+    (loss + (weights * soft).sum() + (weights**2 * edges).sum()).backward()
+    return [t.detach().numpy().tobytes().hex() for t in (loss, soft, edges, s.grad)]
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return "".join(digest())
+
+if __name__ == "__main__":
+    print("".join(digest()))
+    if sys.argv[1] == "fork":  # after the parent has used its threads
+        loader = torch.utils.data.DataLoader(
+            Data(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+        )
+        for text in loader:
+            print(text)
+"""
+
+
+def run_script(mode, **environment):
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, mode], capture_output=True, text=True, check=False, timeout=200,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
+
+
+def test_results_do_not_depend_on_threads_nor_on_forks():
+    parent, *children = run_script("fork", NUMBA_NUM_THREADS="3")
+    assert len(children) == 2
+    assert set(children) == {parent}
+    assert run_script("plain", NUMBA_NUM_THREADS="1") == [parent]
