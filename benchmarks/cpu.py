@@ -22,6 +22,11 @@ def median_seconds(run: Callable[[], object], repeats: int) -> float:
     return float(np.median(times))
 
 
+def print_row(n: int, name: str, seconds: np.ndarray) -> None:
+    plain, ours = seconds * 1e3
+    print(f"{n:>6} {name:>12} {plain:>11.1f} ms {ours:>9.3f} ms {plain / ours:>7.0f}x")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, nargs="+", default=[64], help="numbers of points (default: 64)")
@@ -48,8 +53,8 @@ def main() -> None:
         totals = np.zeros(2)
         for name, known, given in (("free", None, {}), ("labels", relation, {"labels": labels[None], "free": False})):
 
-            def fast(given: dict = given, similarity: np.ndarray = similarity) -> cpu.Forests:
-                return cpu.solve(similarity, np.array([k]), **given, **common)
+            def fast(given: dict = {**given, **common}, similarity: np.ndarray = similarity) -> cpu.Forests:  # noqa: B006
+                return cpu.solve(similarity, np.array([k]), **given)
 
             ours = fast().edges[0, 0]
             theirs = plain(known)
@@ -57,12 +62,8 @@ def main() -> None:
                 raise SystemExit("the answers differ: nothing is timed")
             times = np.array([median_seconds(lambda known=known: plain(known), 3), median_seconds(fast, 50)])
             totals += times
-            print(
-                f"{n:>6} {name:>12} {times[0] * 1e3:>11.1f} ms {times[1] * 1e3:>9.3f} ms {times[0] / times[1]:>7.0f}x"
-            )
-        print(
-            f"{n:>6} {'together':>12} {totals[0] * 1e3:>11.1f} ms {totals[1] * 1e3:>9.3f} ms {totals[0] / totals[1]:>7.0f}x"
-        )
+            print_row(n, name, times)
+        print_row(n, "together", totals)
 
 
 if __name__ == "__main__":

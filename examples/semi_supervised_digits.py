@@ -14,6 +14,7 @@ from torch import nn
 
 import diffclust as dc
 
+
 def choose_labels(digits: np.ndarray, n_labels: int, rng: np.random.Generator) -> np.ndarray:
     """Labels of a balanced random choice of images; -1 elsewhere."""
     known = np.full(len(digits), -1)

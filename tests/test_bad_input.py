@@ -81,9 +81,9 @@ LABELS = [
     ("complex", [1j, 0], TypeError, r"labels must be integers, got complex128"),
     ("below -1", [0, -2], ValueError, r"at least 0, got -2.*Use -1 for unknown"),
     ("scalar", 3, ValueError, r"shape \(n,\).*got shape \(\)"),
-    ("empty", np.empty(0, int), ValueError, r"n >= 1, got shape \(0,\)"),
-    ("empty list", [], (ValueError, TypeError), r"labels must"),
-    ("empty batch of nothing", np.empty((3, 0), int), ValueError, r"n >= 1, got shape \(3, 0\)"),
+    ("empty", np.empty(0, int), ValueError, r"empty.*at least one point"),
+    ("empty list", [], ValueError, r"empty.*at least one point"),
+    ("empty batch of nothing", np.empty((3, 0), int), ValueError, r"empty.*\(3, 0\)"),
 ]
 PAIRS = [
     ("out of range", [(0, 4)], ValueError, r"pair \(0, 4\) is out of range: points are numbered 0 to 3"),
@@ -299,7 +299,7 @@ TABLE = [
             ("no n", {"n": None}, TypeError, "n must be an integer, got NoneType"),
             ("negative first", {"first_draw": -1}, ValueError, "first_draw must not be negative, got -1"),
             ("float first", {"first_draw": 0.0}, TypeError, "first_draw must be an integer, got float"),
-            ("first beyond 64 bits", {"first_draw": 2**64}, (ValueError, OverflowError), "too large|64 bits"),
+            ("first beyond 64 bits", {"first_draw": 2**64}, ValueError, "draws are numbered up to"),
             ("seed beyond 64 bits", {"seed": 2**64}, ValueError, "seed must fit into 64 bits, got 18446744"),
             ("seed below 64 bits", {"seed": -(2**63) - 1}, ValueError, "seed must fit into 64 bits"),
             ("float seed", {"seed": 1.5}, TypeError, "seed must be an integer"),

@@ -115,11 +115,6 @@ def _diagnose(problem: Problem, draws: Draws, forests: Any) -> LossDiagnostics:
     return LossDiagnostics(*(problem.unflatten(each) for each in found))
 
 
-def _like(array: Any, other: Any) -> Any:
-    """A host array as an array of the other's kind, where it is."""
-    return namespace_of(other).as_tensor(array, device=other.device) if framework_of(other) == "torch" else array
-
-
 def _clamped(problem: Problem) -> Any:
     """The k that both solves use."""
     if problem.labels is None:
@@ -128,9 +123,12 @@ def _clamped(problem: Problem) -> Any:
 
 
 def _known_matrix(problem: Problem) -> Any:
-    """M_Ω (problems, n, n) where the similarity lives."""
+    """M_Ω (problems, n, n), of the similarity's kind, where it lives."""
     relation = None if problem.relation is None else to_numpy(problem.relation)
-    return _like(Constraints(problem.labels, relation).matrix(), problem.similarity)
+    matrix, like = Constraints(problem.labels, relation).matrix(), problem.similarity
+    if framework_of(like) == "torch":
+        return namespace_of(like).as_tensor(matrix, device=like.device, dtype=like.dtype)
+    return matrix.astype(like.dtype)
 
 
 def _warn_if_nothing_is_known(problem: Problem) -> None:

@@ -66,20 +66,16 @@ class _Perturbed(nn.Module):
         return similarities.standardize(result) if self.standardize else result
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
-        """Arguments that say which noise."""
-        first, seed = self.noise_counter, self.noise_seed
+        """Arguments that say which noise, and a step along the stream."""
+        first, seed = self.noise_counter.clone(), self.noise_seed
+        if self.training:
+            self.noise_counter += self.n_draws
         if embeddings.device != first.device:  # a module left on the CPU still serves
             first, seed = first.to(embeddings.device), seed.to(embeddings.device)
         return {
             "epsilon": self.epsilon, "n_draws": self.n_draws, "noise": self.noise, "antithetic": self.antithetic,
             "seed": seed, "first_draw": first,
         }  # fmt: skip
-
-    def _advance(self, result: Tensor) -> Tensor:
-        """A step along the stream of noise, after it was used."""
-        if self.training:
-            self.noise_counter += self.n_draws
-        return result
 
     def extra_repr(self) -> str:
         return (
@@ -134,23 +130,21 @@ class PartialFenchelYoungLoss(_Loss):
     """
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
-        loss = losses.partial_fenchel_young_loss(
+        return losses.partial_fenchel_young_loss(
             self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction,
             **self._draws(embeddings),
         )  # fmt: skip
-        return self._advance(loss)
 
 
 class ConnectivityLoss(_Loss):
     """Squared distance of the soft connectivity to what the labels say, over known pairs; arguments as above."""
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
-        loss = losses.connectivity_loss(
+        return losses.connectivity_loss(
             self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
             strict=self.strict, reduction=self.reduction, **self._draws(embeddings),
         )  # fmt: skip
-        return self._advance(loss)
 
 
 class PerturbedClustering(_Perturbed):
@@ -162,8 +156,7 @@ class PerturbedClustering(_Perturbed):
     """
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
-        connectivity = perturbed.perturbed_connectivity(
+        return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),
         )  # fmt: skip
-        return self._advance(connectivity)

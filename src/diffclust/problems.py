@@ -67,7 +67,7 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
     """(problems,) integers from 1 to n_points, where ``like`` lives. Integers of a framework are not read."""
     xp, on_torch = namespace_of(like), framework_of(like) == "torch"
     if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
-        _check_bounds(n_clusters, n_clusters, n_points)
+        check_bounds(n_clusters, n_clusters, n_points)
         # On a device this is a fill: nothing travels.
         placed = {"device": like.device} if on_torch else {}
         return xp.full((math.prod(batch_shape),), n_clusters, dtype=xp.int64, **placed)
@@ -76,7 +76,7 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
         if n_clusters.dtype.kind not in "iu":
             raise TypeError(f"n_clusters must be an integer, got {n_clusters.tolist()!r}.")
         if n_clusters.size:
-            _check_bounds(int(n_clusters.min()), int(n_clusters.max()), n_points)
+            check_bounds(int(n_clusters.min()), int(n_clusters.max()), n_points)
     elif "int" not in str(n_clusters.dtype):
         raise TypeError(f"n_clusters must be integers, got {n_clusters.dtype}.")
     if tuple(n_clusters.shape) not in ((), batch_shape):
@@ -91,7 +91,7 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
     return xp.broadcast_to(n_clusters, batch_shape).reshape(-1)
 
 
-def _check_bounds(lowest: int, highest: int, n_points: int) -> None:
+def check_bounds(lowest: int, highest: int, n_points: int) -> None:
     if lowest < 1 or highest > n_points:
         wrong = lowest if lowest < 1 else highest
         raise ValueError(f"n_clusters={wrong} must be from 1 to the number of points, {n_points}.")

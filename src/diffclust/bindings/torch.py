@@ -17,7 +17,7 @@ from torch import Tensor
 from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.perturbed import score_weights, value_gradient
-from diffclust.problems import check_feasible, check_reached
+from diffclust.problems import check_bounds, check_feasible, check_reached
 from diffclust.similarity import SYMMETRY_TOLERANCE
 from diffclust.solvers import Forests, solver_for
 
@@ -58,6 +58,9 @@ def _solve(
         return forests, counts
     if labels is not None and not strict:
         n_clusters = _clamp(n_clusters, labels)
+    if strict:
+        lowest, highest = (int(n_clusters.min()), int(n_clusters.max())) if len(n_clusters) else (1, 1)
+        check_bounds(lowest, highest, similarity.shape[-1])
     result = solver.solve(
         _symmetric(similarity), to_numpy(n_clusters), labels=None if labels is None else to_numpy(labels),
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
@@ -267,8 +270,16 @@ class _ExpectedValue(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return (_expected_value if _is_plain(inputs[0]) else expected_value)(*inputs)
+    def forward(  # spelled out: torch.compile counts the parameters
+        similarity: Any, n_clusters: Any, labels: Any, relation: Any, must_link_first: Any, gap: Any, strict: Any,
+        with_labels: Any, with_counts: Any, seed: Any, first_draw: Any, n_draws: Any, epsilon: Any, noise: Any,
+        antithetic: Any,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        operator = _expected_value if _is_plain(similarity) else expected_value
+        return operator(
+            similarity, n_clusters, labels, relation, must_link_first, gap, strict, with_labels, with_counts, seed,
+            first_draw, n_draws, epsilon, noise, antithetic,
+        )  # fmt: skip
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -290,23 +301,30 @@ class _ExpectedForest(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(connectivity: bool, *inputs: Any) -> tuple[Tensor, ...]:
-        return (expected_connectivity if connectivity else expected_adjacency)(*inputs)
+    def forward(
+        connectivity: Any, similarity: Any, n_clusters: Any, labels: Any, relation: Any, must_link_first: Any,
+        seed: Any, first_draw: Any, n_draws: Any, epsilon: Any, noise: Any, antithetic: Any,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        operator = expected_connectivity if connectivity else expected_adjacency
+        return operator(
+            similarity, n_clusters, labels, relation, must_link_first, seed, first_draw, n_draws, epsilon, noise,
+            antithetic,
+        )  # fmt: skip
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *_, seed, first_draw, _, epsilon, noise, antithetic = inputs
         ctx.mark_non_differentiable(output[1])
-        # A module moves its counter on after the call: the backward pass needs the number that was used.
-        ctx.save_for_backward(output[1], seed, first_draw.clone())
+        ctx.save_for_backward(output[1], seed, first_draw)
         ctx.connectivity, ctx.epsilon, ctx.noise, ctx.antithetic = inputs[0], epsilon, noise, antithetic
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Any) -> tuple[Any, ...]:
         forests, seed, first_draw = ctx.saved_tensors
-        products = (connectivity_products if ctx.connectivity else adjacency_products)(cotangent, forests)
-        weights = score_weights(products, ctx.epsilon, ctx.antithetic)
-        gradient = noise_sum(weights, cotangent.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
+        with torch.no_grad():  # no second derivatives
+            products = (connectivity_products if ctx.connectivity else adjacency_products)(cotangent, forests)
+            weights = score_weights(products, ctx.epsilon, ctx.antithetic)
+            gradient = noise_sum(weights, cotangent.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
         return None, gradient, *[None] * 10
 
 
