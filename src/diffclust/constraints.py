@@ -125,8 +125,7 @@ class Constraints:
         graph): exact where it is 1 or 2, and otherwise the size of a clique found greedily, at least 3.
         """
         if self.relation is None:
-            n_groups, _ = _count_groups(self.labels)
-            return _scalar(n_groups.clip(min=1))
+            return self.label_range()[0]
         relations = self.relation.reshape(-1, self.n_points, self.n_points)
         return _scalar(np.array([_chromatic_bound(r) for r in relations]).reshape(self.batch_shape))
 
@@ -134,10 +133,14 @@ class Constraints:
     def max_clusters(self) -> Any:
         """The largest feasible number of clusters, exact: the number of groups that must-links leave."""
         if self.relation is None:
-            n_groups, n_known = _count_groups(self.labels)
-            return _scalar(self.n_points - n_known + n_groups)
+            return self.label_range()[1]
         leaders = (self.relation == SAME).argmax(-1) == np.arange(self.n_points)
         return _scalar(leaders.sum(-1))
+
+    def label_range(self) -> tuple[Any, Any]:
+        """``min_clusters`` and ``max_clusters`` of the label form, in one go."""
+        n_groups, n_known = _count_groups(self.labels)
+        return _scalar(n_groups.clip(min=1)), _scalar(self.n_points - n_known + n_groups)
 
     def matrix(self) -> Any:
         """The paper's M_Ω with all that follows from it: 1 same, 0 different, nan unknown, unit diagonal."""

@@ -58,5 +58,4 @@ def connectivity_products(cotangent: Any, labels: Any) -> Any:
 
 def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
     """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
-    known = Constraints(labels=labels)
-    return n_clusters.clip(known.min_clusters, known.max_clusters)
+    return n_clusters.clip(*Constraints(labels=labels).label_range())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from diffclust.constraints import Constraints
@@ -56,43 +57,42 @@ def _solve(
             with_labels=with_labels, counts=counts, **options,
         )  # fmt: skip
         return forests, counts
-    if labels is not None and not strict:
-        n_clusters = _clamp(n_clusters, labels)
-    if strict:
-        lowest, highest = (int(n_clusters.min()), int(n_clusters.max())) if len(n_clusters) else (1, 1)
-        check_bounds(lowest, highest, similarity.shape[-1])
+    clusters, known = to_numpy(n_clusters), None if labels is None else to_numpy(labels)
+    if strict and clusters.size:
+        check_bounds(int(clusters.min()), int(clusters.max()), similarity.shape[-1])
+    elif known is not None:
+        clusters = clusters.clip(*Constraints(labels=known).label_range())
     result = solver.solve(
-        _symmetric(similarity), to_numpy(n_clusters), labels=None if labels is None else to_numpy(labels),
+        _symmetric(to_numpy(similarity)), clusters, labels=known,
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
         **options,
     )  # fmt: skip
     if strict:
         broken = np.isnan(result.values).any(axis=(1, 2))
-        check_reached(result.labels[~broken, -1], to_numpy(n_clusters)[~broken], constrained)
+        check_reached(result.labels[~broken, -1], clusters[~broken], constrained)
     forests = Forests(*(torch.from_numpy(array) for array in result))
     return forests, _adjacency_counts(forests.edges, similarity.shape[-1]) if with_counts else None
 
 
-def _clamp(n_clusters: Tensor, labels: Tensor) -> Tensor:
+def clamp_clusters(n_clusters: Tensor, labels: Tensor) -> Tensor:
     """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
-    known = Constraints(labels=labels)
-    return n_clusters.clip(known.min_clusters, known.max_clusters)
+    return n_clusters.clip(*Constraints(labels=labels).label_range())
 
 
-def _symmetric(similarity: Tensor) -> np.ndarray:
+def _symmetric(similarity: NDArray[Any]) -> NDArray[Any]:
     """The mean of both triangles; a matrix that is not symmetric beyond rounding is an error. NaN passes through."""
-    transposed = similarity.mT
-    gap = torch.where(similarity == transposed, 0.0, (similarity - transposed).abs())
-    if gap.numel() and gap.max() > 0:
-        finite = similarity.isfinite()
-        tolerance = SYMMETRY_TOLERANCE[np.dtype(str(similarity.dtype).removeprefix("torch."))]
-        if gap.max() > tolerance * similarity[finite].abs().max():
-            raise ValueError(
-                f"similarity must be symmetric: entries (i, j) and (j, i) differ by up to {gap.max():.6g}. Symmetrise "
-                "it first, e.g. (s + s.mT) / 2."
-            )
-        similarity = 0.5 * similarity + 0.5 * transposed
-    return to_numpy(similarity)
+    transposed = similarity.swapaxes(-1, -2)
+    if np.array_equal(similarity, transposed):
+        return similarity
+    with np.errstate(invalid="ignore"):  # -inf - -inf is no gap, NaN is none to speak of
+        gap = np.nan_to_num(np.abs(similarity - transposed), nan=0.0).max()
+    scale = np.abs(similarity, where=np.isfinite(similarity), out=np.zeros_like(similarity)).max()
+    if gap > SYMMETRY_TOLERANCE[similarity.dtype] * scale:
+        raise ValueError(
+            f"similarity must be symmetric: entries (i, j) and (j, i) differ by up to {gap:.6g}. Symmetrise it first, "
+            "e.g. (s + s.mT) / 2."
+        )
+    return 0.5 * similarity + 0.5 * transposed
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def _nan_where_broken(mean: Tensor, forests: Forests) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether nothing traces or transforms: then the operator's function is called as it is, which is faster."""
+    """Whether nothing traces or transforms."""
     return (
         type(tensor) is Tensor
         and not torch.compiler.is_compiling()
@@ -275,8 +275,7 @@ class _ExpectedValue(torch.autograd.Function):
         with_labels: Any, with_counts: Any, seed: Any, first_draw: Any, n_draws: Any, epsilon: Any, noise: Any,
         antithetic: Any,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        operator = _expected_value if _is_plain(similarity) else expected_value
-        return operator(
+        return expected_value(
             similarity, n_clusters, labels, relation, must_link_first, gap, strict, with_labels, with_counts, seed,
             first_draw, n_draws, epsilon, noise, antithetic,
         )  # fmt: skip
@@ -293,6 +292,18 @@ class _ExpectedValue(torch.autograd.Function):
         (counts,) = ctx.saved_tensors
         gradient = None if cotangent is None else value_gradient(cotangent, counts, ctx.n_draws)
         return gradient, *[None] * 14
+
+
+class _PlainExpectedValue(torch.autograd.Function):
+    """The same where nothing traces or transforms: without what that costs, a good part of a small problem's time."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output = _expected_value(*inputs)
+        _ExpectedValue.setup_context(ctx, inputs, output)
+        return output
+
+    backward = _ExpectedValue.backward
 
 
 class _ExpectedForest(torch.autograd.Function):
@@ -404,9 +415,6 @@ def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
     return torch.full((), check_integer(name, value), dtype=torch.int64, device=device)
 
 
-clamp_clusters = _clamp
-
-
 def values(
     problem: Problem, draws: Draws, *, must_link_first: bool, gap: bool = False, strict: bool = False,
     with_labels: bool = False,
@@ -414,7 +422,7 @@ def values(
     """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and the forests."""
     plain = _is_plain(problem.similarity)
     with_counts = not plain or (torch.is_grad_enabled() and problem.similarity.requires_grad)
-    mean, _, *forests = _ExpectedValue.apply(
+    mean, _, *forests = (_PlainExpectedValue if plain else _ExpectedValue).apply(
         problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, gap, strict,
         with_labels, with_counts, *_draw_arguments(problem, draws, plain),
     )  # fmt: skip
