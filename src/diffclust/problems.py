@@ -190,9 +190,10 @@ def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
         )
 
 
-def check_reached(labels: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
-    """A ValueError if some draw's forest, labels (problems, draws, n), has more trees than asked for."""
-    n_trees = labels.max(axis=(1, 2), initial=-1) + 1
+def check_reached(edges: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
+    """A ValueError if some draw's forest, edges (problems, draws, n - 1, 2), has more trees than asked for."""
+    n = edges.shape[2] + 1
+    n_trees = n - (edges[..., 0] >= 0).sum(-1).min(-1, initial=n)
     stuck = np.flatnonzero(n_trees > n_clusters)
     if stuck.size:
         p = stuck[0]

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from diffclust.problems import Problem
 
 
-def _forests(problem: Problem, draws: Draws, must_link_first: bool, gap: bool, strict: bool) -> Forests:
+def _forests(problem: Problem, draws: Draws, must_link_first: bool, gap: bool, strict: bool, complete: bool) -> Forests:
     forests = cpu.solve(
         problem.similarity, problem.n_clusters, **problem.constraints, must_link_first=must_link_first, free=gap,
         seed=draws.seed, first_draw=draws.first, n_draws=draws.n_draws, epsilon=draws.epsilon, noise=draws.noise,
-        antithetic=draws.antithetic,
+        antithetic=draws.antithetic, complete=complete,
     )  # fmt: skip
     if strict:
-        check_reached(forests.labels[:, -1], problem.n_clusters, constrained=problem.is_constrained)
+        check_reached(forests.edges[:, -1], problem.n_clusters, constrained=problem.is_constrained)
     return forests
 
 
@@ -31,17 +31,17 @@ def values(
     with_labels: bool = False,
 ) -> tuple[Any, Forests]:  # fmt: skip
     """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and the forests."""
-    forests = _forests(problem, draws, must_link_first, gap, strict)
+    forests = _forests(problem, draws, must_link_first, gap, strict, with_labels)
     return cpu.mean_values(forests.values).astype(problem.similarity.dtype), forests
 
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
-    forests = _forests(problem, draws, must_link_first, gap=False, strict=True)
+    forests = _forests(problem, draws, must_link_first, gap=False, strict=True, complete=False)
     return (adjacency_counts(forests.edges, problem.n_points) / draws.n_draws).astype(problem.similarity.dtype)
 
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
-    forests = _forests(problem, draws, must_link_first, gap=False, strict=True)
+    forests = _forests(problem, draws, must_link_first, gap=False, strict=True, complete=True)
     counts = cpu.connectivity_counts(np.ascontiguousarray(forests.labels[:, 0]))
     return (counts / draws.n_draws).astype(problem.similarity.dtype)
 

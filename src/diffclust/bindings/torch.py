@@ -65,11 +65,11 @@ def _solve(
     result = solver.solve(
         _symmetric(to_numpy(similarity)), clusters, labels=known,
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
-        **options,
+        complete=with_labels, **options,
     )  # fmt: skip
     if strict:
         broken = np.isnan(result.values).any(axis=(1, 2))
-        check_reached(result.labels[~broken, -1], clusters[~broken], constrained)
+        check_reached(result.edges[~broken, -1], clusters[~broken], constrained)
     forests = Forests(*(torch.from_numpy(array) for array in result))
     return forests, _adjacency_counts(forests.edges, similarity.shape[-1]) if with_counts else None
 
@@ -187,8 +187,7 @@ def _expected_value(
     mean = _call("mean_values", forests.values).to(similarity.dtype)
     if counts is None:
         counts = similarity.new_empty((similarity.shape[0], 0, 0), dtype=torch.int32)
-    trees = forests.labels if with_labels else forests.labels[..., :0].contiguous()
-    return mean, counts, forests.edges, trees, forests.values.to(similarity.dtype)
+    return mean, counts, forests.edges, forests.labels, forests.values.to(similarity.dtype)
 
 
 expected_value = torch.library.custom_op("diffclust::expected_value", _expected_value, mutates_args=())

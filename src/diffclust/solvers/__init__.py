@@ -6,6 +6,7 @@ new backend is one file here and one row of the table.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -31,6 +32,11 @@ def solver_for(array: Any) -> ModuleType:
     """The solver that runs on this array, e.g. ``solver_for(x).__name__ == "diffclust.solvers.cpu"``."""
     framework = framework_of(array)
     device = array.device.type if framework == "torch" else "cpu"
+    return _load(framework, device)
+
+
+@functools.cache
+def _load(framework: str, device: str) -> ModuleType:
     if (framework, device) not in TABLE:
         supported = ", ".join(f"{f} on {d}" for f, d in TABLE)
         raise TypeError(f"No solver for {framework} arrays on {device}: there are solvers for {supported}.")

@@ -1,7 +1,8 @@
 """The forest solver for CPUs: Numba, threads over draws, noise made inside the kernel.
 
 A draw costs one pass that writes ``similarity + epsilon * noise`` into a scratch matrix of its thread, and one Prim per
-solve on that matrix. Memory is O(threads * n^2 + n_draws * n).
+solve on that matrix. Memory is O(threads * n^2 + n_draws * n). The scratch matrix holds *ordered integers*, floats
+mapped to integers of the same order and size: comparisons and maxima of integers run in vectors.
 
 One routine, :func:`_grow`, carries both solves. With labels and must-links first the constrained forest is again
 one maximum spanning tree: it is grown inside each labelled group, then from all labelled points at once, as if they
@@ -17,7 +18,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.extending import register_jitable
+from numba import types
+from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
@@ -42,6 +44,42 @@ NORMAL, GUMBEL = (noise_definition.KINDS.index(kind) for kind in ("normal", "gum
 
 
 BLOCKS = 1024  # 2 x 2 blocks of noise made at a time: words, noise and indices stay in the first-level cache
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Ordered integers
+
+
+@register_jitable(forceinline=True)
+def _flip_32(bits):
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@register_jitable(forceinline=True)
+def _flip_64(bits):
+    return np.int64(bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFFFFFFFFFF)))
+
+
+def _ordered(weight):
+    """A float as an integer of the same order and size; -0.0 and 0.0 are one."""
+
+
+@overload(_ordered, jit_options={"forceinline": True})
+def _ordered_by_type(weight):
+    if weight == types.float32:
+        return lambda weight: _flip_32(np.float32(weight + np.float32(0.0)).view(np.int32))
+    return lambda weight: _flip_64(np.float64(weight + 0.0).view(np.int64))
+
+
+def _number(weight):
+    """The float of an ordered integer."""
+
+
+@overload(_number, jit_options={"forceinline": True})
+def _number_by_type(weight):
+    if weight == types.int32:
+        return lambda weight: np.int32(_flip_32(np.int32(weight))).view(np.float32)
+    return lambda weight: np.int64(_flip_64(np.int64(weight))).view(np.float64)
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -95,7 +133,7 @@ def _split_draw(draw, antithetic):
 
 @_jit
 def _perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, words, z, weights):
-    """weights = similarity + epsilon * noise, the product rounded to float32 as NumPy does it."""
+    """weights = ordered similarity + epsilon * noise, the product rounded to float32 as NumPy does it."""
     n = similarity.shape[0]
     half = (n + 1) // 2
     draw_low, draw_high, sign = _split_draw(draw, antithetic)
@@ -108,15 +146,22 @@ def _perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, 
         for c in range(count):
             i, j = 2 * rows[c], 2 * columns[c]
             if j + 1 < n and i < j:
-                _set_pair(weights, i, j, similarity[i, j] + scale * z[0, c])
-                _set_pair(weights, i, j + 1, similarity[i, j + 1] + scale * z[1, c])
-                _set_pair(weights, i + 1, j, similarity[i + 1, j] + scale * z[2, c])
-                _set_pair(weights, i + 1, j + 1, similarity[i + 1, j + 1] + scale * z[3, c])
+                _set_pair(weights, i, j, _ordered(similarity[i, j] + scale * z[0, c]))
+                _set_pair(weights, i, j + 1, _ordered(similarity[i, j + 1] + scale * z[1, c]))
+                _set_pair(weights, i + 1, j, _ordered(similarity[i + 1, j] + scale * z[2, c]))
+                _set_pair(weights, i + 1, j + 1, _ordered(similarity[i + 1, j + 1] + scale * z[3, c]))
             elif j + 1 < n:  # on the diagonal
-                _set_pair(weights, i, j + 1, similarity[i, j + 1] + scale * z[1, c])
+                _set_pair(weights, i, j + 1, _ordered(similarity[i, j + 1] + scale * z[1, c]))
             elif i < j:  # the last column of an odd n
-                _set_pair(weights, i, j, similarity[i, j] + scale * z[0, c])
-                _set_pair(weights, i + 1, j, similarity[i + 1, j] + scale * z[2, c])
+                _set_pair(weights, i, j, _ordered(similarity[i, j] + scale * z[0, c]))
+                _set_pair(weights, i + 1, j, _ordered(similarity[i + 1, j] + scale * z[2, c]))
+
+
+@_jit
+def _copy_ordered(similarity, weights):
+    for i in range(similarity.shape[0]):
+        for j in range(similarity.shape[0]):
+            weights[i, j] = _ordered(similarity[i, j])
 
 
 @_jit
@@ -136,51 +181,48 @@ def _code(low, high):
 
 
 @_jit
-def _grow(weights, members, n_members, n_roots, key, parent, codes, edge_weights, n_edges):
-    """Prim: connect ``members[n_roots:n_members]`` to the roots ``members[:n_roots]``, which count as one tree.
+def _offer(row, u, key, parent):
+    """Offer u's edges, whose weights are ``row``, to all points: the larger counts, of equal ones the smaller u."""
+    for j in range(row.shape[0]):
+        better = (row[j] > key[j]) | ((row[j] == key[j]) & (u < parent[j]))
+        key[j] = row[j] if better else key[j]
+        parent[j] = u if better else parent[j]
 
-    Appends to ``codes`` and ``edge_weights`` and returns their new number. Reorders ``members``. Edges are compared by
-    (weight, smaller pair); among edges to one point the smaller pair is the one with the smaller other end.
+
+@_jit
+def _largest(key, is_open, lowest):
+    largest = lowest
+    for j in range(key.shape[0]):
+        largest = max(largest, key[j] if is_open[j] else lowest)
+    return largest
+
+
+@_jit
+def _grow(weights, roots, is_open, n_open, key, parent, lowest, codes, edge_weights, n_edges):
+    """Prim: connect the ``n_open`` open points to ``roots``, which count as one tree; the open ones get closed.
+
+    Appends to ``codes`` and ``edge_weights`` and returns their new number. ``lowest`` is below all weights. Edges are
+    compared by (weight, smaller pair); among edges to one point the smaller pair is the one with the smaller other end.
     """
     n = weights.shape[0]
-    n_open = n_members - n_roots
-    open_points = members[n_roots:n_members]
-    for c in range(n_open):
-        key[c] = -np.inf
-        parent[c] = n
-    for r in range(n_roots - 1):
-        u = members[r]
-        row = weights[u]
-        for c in range(n_open):
-            weight = row[open_points[c]]
-            if weight > key[c] or (weight == key[c] and u < parent[c]):
-                key[c] = weight
-                parent[c] = u
-    u = members[n_roots - 1]
-    while n_open > 0:
-        row = weights[u]
-        best = 0
-        best_key = -np.inf
+    key[:] = lowest
+    parent[:] = n
+    for r in range(roots.shape[0] - 1):
+        _offer(weights[roots[r]], roots[r], key, parent)
+    u = roots[roots.shape[0] - 1]
+    for _ in range(n_open):
+        _offer(weights[u], u, key, parent)
+        best_key = _largest(key, is_open, lowest)
         best_low, best_high = n, n
-        for c in range(n_open):
-            v = open_points[c]
-            weight = row[v]
-            if weight > key[c] or (weight == key[c] and u < parent[c]):
-                key[c] = weight
-                parent[c] = u
-            if key[c] >= best_key:
-                low, high = min(v, parent[c]), max(v, parent[c])
-                if key[c] > best_key or low < best_low or (low == best_low and high < best_high):
-                    best, best_key, best_low, best_high = c, key[c], low, high
-        u = open_points[best]
+        for j in range(n):
+            if key[j] == best_key and is_open[j]:
+                low, high = min(j, parent[j]), max(j, parent[j])
+                if low < best_low or (low == best_low and high < best_high):
+                    u, best_low, best_high = np.int32(j), low, high
         codes[n_edges] = _code(best_low, best_high)
         edge_weights[n_edges] = best_key
         n_edges += 1
-        n_open -= 1
-        open_points[best] = open_points[n_open]
-        open_points[n_open] = u
-        key[best] = key[n_open]
-        parent[best] = parent[n_open]
+        is_open[u] = 0
     return n_edges
 
 
@@ -223,67 +265,92 @@ def _sort_edges(codes, edge_weights, start, stop, spare_codes, spare_weights):
 
 
 @_jit
-def _keep_strongest(codes, edge_weights, start, stop, n_keep, spare_codes, spare_weights):
-    """Sort edges start..stop-1; return how many of its first ``n_keep`` exist."""
-    _sort_edges(codes, edge_weights, start, stop, spare_codes, spare_weights)
+def _keep_strongest(codes, edge_weights, start, stop, n_keep, missing, in_order, spare_codes, spare_weights):
+    """Move the ``n_keep`` strongest edges of start..stop-1, as far as they exist, to the front; return how many.
+
+    Few weak ones are dropped one by one, if the order of the others does not matter: that is faster than sorting.
+    """
+    n_drop = max(stop - start - max(n_keep, 0), 0)
+    if in_order or n_drop > 16:
+        _sort_edges(codes, edge_weights, start, stop, spare_codes, spare_weights)
+        stop -= n_drop
+    else:
+        for _ in range(n_drop):
+            weakest = start
+            for e in range(start + 1, stop):
+                if _before(edge_weights[weakest], codes[weakest], edge_weights[e], codes[e]):
+                    weakest = e
+            stop -= 1
+            edge_weights[weakest] = edge_weights[stop]
+            codes[weakest] = codes[stop]
     n_kept = 0
-    while n_kept < min(n_keep, stop - start) and edge_weights[start + n_kept] > -np.inf:
-        n_kept += 1
+    for e in range(start, stop):
+        if edge_weights[e] > missing:
+            edge_weights[start + n_kept] = edge_weights[e]
+            codes[start + n_kept] = codes[e]
+            n_kept += 1
     return n_kept
 
 
 @_jit
-def _write_forest(codes, edge_weights, n_edges, leader, edges_out, labels_out):
-    """Write the sorted edges and their trees, return <A, weights>."""
+def _write_forest(codes, edge_weights, n_edges, complete, leader, edges_out, labels_out):
+    """Write the edges and, if ``complete``, their trees; return <A, weights>."""
     total = 0.0
     for e in range(n_edges):
         edges_out[e, 0] = codes[e] >> 32
         edges_out[e, 1] = codes[e] & 0xFFFFFFFF
-        total += edge_weights[e]
+        total += _number(edge_weights[e])
     for e in range(n_edges, edges_out.shape[0]):
         edges_out[e, 0] = -1
         edges_out[e, 1] = -1
-    number_trees(edges_out, n_edges, leader, labels_out)
+    if complete:
+        number_trees(edges_out, n_edges, leader, labels_out)
     return 2.0 * total
 
 
 @_jit
-def _free_forest(weights, k, scratch):
+def _free_forest(weights, k, lowest, missing, in_order, scratch):
     """The k-forest without constraints: the maximum spanning tree less its k - 1 weakest edges."""
-    members, key, parent, codes, edge_weights, spare_codes, spare_weights = scratch
+    members, is_open, key, parent, codes, edge_weights, spare_codes, spare_weights = scratch
     n = weights.shape[0]
-    for i in range(n):
-        members[i] = i
-    n_edges = _grow(weights, members, n, 1, key, parent, codes, edge_weights, 0)
-    return _keep_strongest(codes, edge_weights, 0, n_edges, n - k, spare_codes, spare_weights)
+    is_open[:] = 1
+    is_open[0] = 0
+    members[0] = 0
+    n_edges = _grow(weights, members[:1], is_open, n - 1, key, parent, lowest, codes, edge_weights, 0)
+    return _keep_strongest(codes, edge_weights, 0, n_edges, n - k, missing, in_order, spare_codes, spare_weights)
 
 
 @_jit
-def _label_forest(weights, by_group, group_ends, n_groups, k, scratch):
+def _label_forest(weights, by_group, group_ends, n_groups, k, lowest, missing, in_order, scratch):
     """The constrained k-forest for labels, must-links first; -1 when some group is not connected by itself.
 
     ``by_group`` lists the points group after group, the unlabelled ones last.
     """
-    members, key, parent, codes, edge_weights, spare_codes, spare_weights = scratch
+    _, is_open, key, parent, codes, edge_weights, spare_codes, spare_weights = scratch
     n = weights.shape[0]
     n_edges = 0
     start = 0
+    is_open[:] = 0
     for group in range(n_groups):
-        size = group_ends[group] - start
-        for c in range(size):
-            members[c] = by_group[start + c]
-        n_edges = _grow(weights, members, size, 1, key, parent, codes, edge_weights, n_edges)
-        start = group_ends[group]
+        stop = group_ends[group]
+        for c in range(start + 1, stop):
+            is_open[by_group[c]] = 1
+        n_edges = _grow(
+            weights, by_group[start : start + 1], is_open, stop - start - 1, key, parent, lowest, codes, edge_weights,
+            n_edges,
+        )  # fmt: skip
+        start = stop
     for e in range(n_edges):
-        if edge_weights[e] == -np.inf:
+        if edge_weights[e] <= missing:
             return -1
-    for c in range(n):
-        members[c] = by_group[c]
-    n_unlabelled = n - start
-    stop = _grow(weights, members, n, max(start, 1), key, parent, codes, edge_weights, n_edges)
-    n_keep = n_groups + n_unlabelled - k
-    n_edges += _keep_strongest(codes, edge_weights, n_edges, stop, n_keep, spare_codes, spare_weights)
-    _sort_edges(codes, edge_weights, 0, n_edges, spare_codes, spare_weights)
+    n_roots = max(start, 1)
+    for c in range(n_roots, n):
+        is_open[by_group[c]] = 1
+    stop = _grow(weights, by_group[:n_roots], is_open, n - n_roots, key, parent, lowest, codes, edge_weights, n_edges)
+    n_keep = n_groups + (n - start) - k
+    n_edges += _keep_strongest(codes, edge_weights, n_edges, stop, n_keep, missing, False, spare_codes, spare_weights)
+    if in_order:
+        _sort_edges(codes, edge_weights, 0, n_edges, spare_codes, spare_weights)
     return n_edges
 
 
@@ -305,12 +372,12 @@ def _allowed(r, s, block, apart, open_blocks):
 
 
 @_jit
-def _nearest(weights, between, r, alive, n_alive, block, apart, open_blocks):
+def _nearest(weights, between, r, alive, n_alive, missing, block, apart, open_blocks):
     """The tree that r may join first, or -1."""
     best = -1
     for c in range(n_alive):
         s = alive[c]
-        if s == r or weights[r, s] == -np.inf or not _allowed(r, s, block, apart, open_blocks):
+        if s == r or weights[r, s] <= missing or not _allowed(r, s, block, apart, open_blocks):
             continue
         if best < 0 or _better(weights, between, r, s, best):
             best = s
@@ -318,7 +385,9 @@ def _nearest(weights, between, r, alive, n_alive, block, apart, open_blocks):
 
 
 @_jit
-def _agglomerate(weights, relation, k, must_link_first, between, apart, block, alive, nearest, codes, edge_weights):
+def _agglomerate(
+    weights, relation, k, must_link_first, missing, between, apart, block, alive, nearest, codes, edge_weights
+):
     """The constrained greedy of ``reference.kruskal`` without sorting n^2 edges; returns the number of edges.
 
     Trees are merged best pair first. ``weights[r, s]`` and ``between[r, s]`` become the best edge between trees r and
@@ -347,7 +416,9 @@ def _agglomerate(weights, relation, k, must_link_first, between, apart, block, a
     while True:
         if stale:
             for c in range(n_alive):
-                nearest[alive[c]] = _nearest(weights, between, alive[c], alive, n_alive, block, apart, open_blocks)
+                nearest[alive[c]] = _nearest(
+                    weights, between, alive[c], alive, n_alive, missing, block, apart, open_blocks
+                )
             stale = False
         r = -1
         for c in range(n_alive):
@@ -402,15 +473,15 @@ def _agglomerate(weights, relation, k, must_link_first, between, apart, block, a
         for c in range(n_alive):
             t = alive[c]
             if t == r:
-                nearest[t] = _nearest(weights, between, t, alive, n_alive, block, apart, open_blocks)
+                nearest[t] = _nearest(weights, between, t, alive, n_alive, missing, block, apart, open_blocks)
             elif nearest[t] == r or nearest[t] == s:
                 # The better of two best edges is still the best, if the joined tree may be joined at all.
                 if _allowed(t, r, block, apart, open_blocks):
                     nearest[t] = r
                 else:
-                    nearest[t] = _nearest(weights, between, t, alive, n_alive, block, apart, open_blocks)
+                    nearest[t] = _nearest(weights, between, t, alive, n_alive, missing, block, apart, open_blocks)
             elif joined and nearest[t] >= 0 and not _allowed(t, nearest[t], block, apart, open_blocks):
-                nearest[t] = _nearest(weights, between, t, alive, n_alive, block, apart, open_blocks)
+                nearest[t] = _nearest(weights, between, t, alive, n_alive, missing, block, apart, open_blocks)
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -448,47 +519,46 @@ def _relation_of_labels(labels, relation):
 
 @_jit
 def _solve_items(
-    similarity, n_clusters, labels, relation, form, must_link_first, free, key_0, key_1, first_draw, antithetic,
-    epsilon, kind, start, stop, edges_out, labels_out, values_out,
+    similarity, lowest, n_clusters, labels, relation, form, must_link_first, free, complete, key_0, key_1, first_draw,
+    antithetic, epsilon, kind, start, stop, edges_out, labels_out, values_out,
 ):  # fmt: skip
-    """Solve items start..stop-1 of ``problems x draws``. ``form``: NO_CONSTRAINTS, LABELS or RELATION."""
+    """Solve items start..stop-1 of ``problems x draws``. ``form``: NO_CONSTRAINTS, LABELS or RELATION.
+
+    ``lowest`` is an array of the ordered integers' type, with one entry below all of them.
+    """
     n_draws, n = edges_out.shape[2], similarity.shape[1]
     blocks = np.empty((2, BLOCKS), np.uint32)
     words, z = np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
-    general = form == RELATION or (form == LABELS and not must_link_first)
-    own_weights = epsilon != 0 or general
-    weights = np.empty((n, n) if own_weights else (0, 0), similarity.dtype)
-    members, key, parent = np.empty(n, np.int32), np.empty(n, similarity.dtype), np.empty(n, np.int32)
-    codes, edge_weights = np.empty(n, np.int64), np.empty(n, similarity.dtype)
-    spare_codes, spare_weights = np.empty(n, np.int64), np.empty(n, similarity.dtype)
-    scratch = members, key, parent, codes, edge_weights, spare_codes, spare_weights
+    weights = np.empty((n, n), lowest.dtype)
+    missing = lowest.dtype.type(_ordered(similarity.dtype.type(-np.inf)))
+    key, parent = np.empty(n, lowest.dtype), np.empty(n, np.int32)
+    codes, edge_weights = np.empty(n, np.int64), np.empty(n, lowest.dtype)
+    spare_codes, spare_weights = np.empty(n, np.int64), np.empty(n, lowest.dtype)
+    members, is_open = np.empty(n, np.int32), np.empty(n, np.int32)
+    scratch = members, is_open, key, parent, codes, edge_weights, spare_codes, spare_weights
     by_group, group_ends = np.empty(n, np.int32), np.empty(n, np.int32)
-    between = np.empty((n, n) if general else (0, 0), np.int64)
-    apart = np.empty((n, n) if general else (0, 0), np.bool_)
-    own_relation = np.empty((n, n) if general else (0, 0), np.int8)
     block, alive, nearest = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
+    between, apart = np.empty((0, 0), np.int64), np.empty((0, 0), np.bool_)
+    own_relation = np.empty((0, 0), np.int8)
     n_groups, grouped = 0, -1
-    constrained = 1 if free else 0
 
     for item in range(start, stop):
         problem, draw = item // n_draws, item % n_draws
         k = n_clusters[problem]
-        matrix = similarity[problem]
+        edges, trees, values = edges_out[problem, :, draw], labels_out[problem, :, draw], values_out[problem, :, draw]
         if k < 0:  # not a number: see solve()
-            edges_out[problem, :, draw] = -1
-            labels_out[problem, :, draw] = 0
-            values_out[problem, :, draw] = np.nan
+            edges[:] = -1
+            trees[:] = 0
+            values[:] = np.nan
             continue
-        if epsilon != 0:
-            _perturb(
-                matrix, key_0, key_1, first_draw + np.uint64(draw), antithetic, epsilon, kind, blocks, words, z, weights
-            )
-            matrix = weights
+        if epsilon == 0:
+            _copy_ordered(similarity[problem], weights)
+        else:
+            number = first_draw + np.uint64(draw)
+            _perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
         if free:
-            n_edges = _free_forest(matrix, k, scratch)
-            values_out[problem, 0, draw] = _write_forest(
-                codes, edge_weights, n_edges, parent, edges_out[problem, 0, draw], labels_out[problem, 0, draw]
-            )
+            n_edges = _free_forest(weights, k, lowest[0], missing, complete, scratch)
+            values[0] = _write_forest(codes, edge_weights, n_edges, complete, parent, edges[0], trees[0])
         if form == NO_CONSTRAINTS:
             continue
         n_edges = -1
@@ -496,27 +566,21 @@ def _solve_items(
             if grouped != problem:
                 n_groups = _group_points(labels[problem], by_group, group_ends)
                 grouped = problem
-            n_edges = _label_forest(matrix, by_group, group_ends, n_groups, k, scratch)
-        if n_edges < 0:
-            if between.shape[0] != n:  # rare: missing edges cut a labelled group into pieces
+            n_edges = _label_forest(weights, by_group, group_ends, n_groups, k, lowest[0], missing, complete, scratch)
+        if n_edges < 0:  # constraints of another form, or a labelled group that missing edges cut into pieces
+            if between.shape[0] != n:
                 between, apart = np.empty((n, n), np.int64), np.empty((n, n), np.bool_)
                 own_relation = np.empty((n, n), np.int8)
-            if weights.shape[0] != n:
-                weights = np.empty((n, n), similarity.dtype)
-            if epsilon == 0:
-                weights[:] = matrix
             if form == LABELS:
                 _relation_of_labels(labels[problem], own_relation)
             else:
                 own_relation[:] = relation[problem]
             n_edges = _agglomerate(
-                weights, own_relation, k, must_link_first, between, apart, block, alive, nearest, codes, edge_weights
-            )
+                weights, own_relation, k, must_link_first, missing, between, apart, block, alive, nearest, codes,
+                edge_weights,
+            )  # fmt: skip
             _sort_edges(codes, edge_weights, 0, n_edges, spare_codes, spare_weights)
-        values_out[problem, constrained, draw] = _write_forest(
-            codes, edge_weights, n_edges, parent, edges_out[problem, constrained, draw],
-            labels_out[problem, constrained, draw],
-        )  # fmt: skip
+        values[-1] = _write_forest(codes, edge_weights, n_edges, complete, parent, edges[-1], trees[-1])
 
 
 NO_CONSTRAINTS, LABELS, RELATION = range(3)
@@ -542,6 +606,7 @@ def solve(
     epsilon: float = 0.0,
     noise: str = "normal",
     antithetic: bool = False,
+    complete: bool = True,
 ) -> Forests:
     """Forests of ``similarity + epsilon * noise`` for every problem and draw.
 
@@ -551,6 +616,7 @@ def solve(
         labels: (problems, n) integers, negative is unknown; or
         relation: (problems, n, n) int8, 1 same, 0 different, -1 unknown, transitively closed; or neither.
         free: also (or, without constraints, only) the forests without constraints.
+        complete: False leaves the edges of a draw in no order and the labels out (their last dimension is 0).
 
     A problem with a NaN gets NaN values and no edges. Fewer edges than n - k mean that the greedy got stuck.
     """
@@ -559,7 +625,7 @@ def solve(
     free = free or form == NO_CONSTRAINTS
     n_solves = int(free) + int(form != NO_CONSTRAINTS)
     edges = np.empty((n_problems, n_solves, n_draws, max(n - 1, 0), 2), np.int32)
-    trees = np.empty((n_problems, n_solves, n_draws, n), np.int32)
+    trees = np.empty((n_problems, n_solves, n_draws, n if complete else 0), np.int32)
     values = np.empty((n_problems, n_solves, n_draws), np.float64)
     clusters = np.where(np.isnan(similarity).any(axis=(1, 2)), -1, n_clusters).astype(np.int32)
     if labels is None:
@@ -567,9 +633,11 @@ def solve(
     if relation is None:
         relation = np.empty((0, 0, 0), np.int8)
     key_0, key_1 = noise_definition.split_seed(seed)
+    ordered = np.int32 if similarity.dtype == np.float32 else np.int64
     arguments = (
-        _plain(similarity), clusters, _plain(labels, np.int64), _plain(relation, np.int8), form, must_link_first, free,
-        key_0, key_1, np.uint64(first_draw), antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
+        _plain(similarity), np.array([np.iinfo(ordered).min], ordered), clusters, _plain(labels, np.int64),
+        _plain(relation, np.int8), form, must_link_first, free, complete, key_0, key_1, np.uint64(first_draw),
+        antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
     )  # fmt: skip
     _in_threads(lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * n_draws)
     return Forests(edges, trees, values)
