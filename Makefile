@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	$(BIN)/python examples/two_moons.py --out demo
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest -q -n auto
+
+test-gpu:  ## the CUDA kernels on a real GPU, with the Python that has torch for it: make test-gpu PYTHON=...
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_cuda.py tests/test_torch_cuda.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

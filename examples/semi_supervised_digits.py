@@ -1,4 +1,4 @@
-"""Digits with 50 labels: train an embedding on labelled and unlabelled images, cluster all test images.
+"""Digits with 100 labels: train an embedding on labelled and unlabelled images, cluster all test images.
 
 python examples/semi_supervised_digits.py
 """
@@ -23,7 +23,7 @@ def choose_labels(digits: np.ndarray, n_labels: int, rng: np.random.Generator) -
     return known
 
 
-def main(n_steps: int = 300, n_labels: int = 50, batch_size: int = 128, seed: int = 0) -> dict[str, dict[str, float]]:
+def main(n_steps: int = 300, n_labels: int = 100, batch_size: int = 256, seed: int = 0) -> dict[str, dict[str, float]]:
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     images, digits = load_digits(return_X_y=True)
@@ -34,7 +34,7 @@ def main(n_steps: int = 300, n_labels: int = 50, batch_size: int = 128, seed: in
     labelled, unlabelled = np.flatnonzero(known >= 0), np.flatnonzero(known < 0)
 
     network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 16))
-    loss_function = dc.nn.PartialFenchelYoungLoss(n_clusters=10, epsilon=0.1, n_draws=50)
+    loss_function = dc.nn.PartialFenchelYoungLoss(n_clusters=10, epsilon=0.3, n_draws=50)
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
     for step in range(n_steps):
         half = min(batch_size // 2, n_labels)
@@ -50,7 +50,7 @@ def main(n_steps: int = 300, n_labels: int = 50, batch_size: int = 128, seed: in
         embedded = network(torch.from_numpy(test))
     tree = dc.Hierarchy.from_similarity(dc.negative_squared_distances(embedded))
     clusterings = {
-        "ours": tree.labels(10, min_cluster_size=20),
+        "ours": tree.labels(10, min_cluster_size=40),
         "k-means, our embedding": KMeans(10, n_init=10, random_state=0).fit_predict(embedded.numpy()),
         "k-means, pixels": KMeans(10, n_init=10, random_state=0).fit_predict(test),
     }
@@ -64,7 +64,7 @@ def main(n_steps: int = 300, n_labels: int = 50, batch_size: int = 128, seed: in
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--labels", type=int, default=50)
+    parser.add_argument("--labels", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     main(arguments.steps, arguments.labels, seed=arguments.seed)

@@ -1,0 +1,154 @@
+"""How the loss scales on a GPU: in points, draws and problems; its memory; and a LeNet step with it and without.
+
+    python benchmarks/cuda.py --out results
+
+Loss and gradient, k=10, half of the points labelled, epsilon 0.1. Times are medians of CUDA graph replays, by events.
+Answers are compared with the CPU solver's before anything is timed. Writes cuda.csv, cuda.png and prints tables.
+"""
+
+import argparse
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import diffclust as dc
+from diffclust.solvers import cpu, cuda
+from loss import EPSILON, K, graph_ms, make_problem
+
+
+def check(n: int, n_draws: int = 10) -> None:
+    """The same forests, edge for edge, as on the CPU."""
+    similarity, labels = make_problem(n)
+    options = {"n_draws": n_draws, "epsilon": EPSILON, "seed": 7, "first_draw": 0}
+    expected = cpu.solve(similarity[None], np.array([K]), labels=labels[None], **options)
+    points, classes = torch.as_tensor(similarity[None], device="cuda"), torch.as_tensor(labels[None], device="cuda")
+    found = cuda.solve(points, torch.tensor([K], device="cuda"), labels=classes, **options)
+    if not np.array_equal(found.edges.cpu().numpy(), expected.edges):
+        raise SystemExit(f"n={n}: the forests differ from the CPU solver's, nothing is timed.")
+
+
+def loss_step(n: int, n_draws: int, n_problems: int = 1) -> Callable[[], object]:
+    similarity, labels = make_problem(n)
+    shape = (n_problems,) if n_problems > 1 else ()
+    points = torch.as_tensor(similarity, device="cuda").expand(*shape, n, n).contiguous().requires_grad_()
+    classes = torch.as_tensor(labels, device="cuda").expand(*shape, n).contiguous()
+    counter = torch.zeros((), dtype=torch.int64, device="cuda")
+
+    def step() -> torch.Tensor:
+        constraints = dc.Constraints.from_labels(classes)
+        loss = dc.partial_fenchel_young_loss(
+            points, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=counter.add_(1)
+        )
+        return torch.autograd.grad(loss, points)[0]
+
+    return step
+
+
+def peak_bytes(step: Callable[[], object]) -> int:
+    """What a step allocates beyond what was there before it."""
+    step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64 * 49, 256), nn.ReLU(), nn.Linear(256, 256),
+    ).cuda()  # fmt: skip
+
+
+def lenet_ms(clustering: bool, batch_size: int, n_draws: int, seconds: float) -> float:
+    """One captured training step, Adam included, with our loss or with a classifier and cross-entropy."""
+    torch.manual_seed(0)
+    network = lenet() if clustering else nn.Sequential(lenet(), nn.ReLU(), nn.Linear(256, 10).cuda())
+    criterion: nn.Module = dc.nn.PartialFenchelYoungLoss(10, n_draws=n_draws) if clustering else nn.CrossEntropyLoss()
+    criterion = criterion.cuda()
+    optimiser = torch.optim.Adam(network.parameters(), 3e-4, capturable=True, fused=True)
+    images = torch.randn(batch_size, 1, 28, 28, device="cuda")
+    labels = torch.randint(0, 10, (batch_size,), device="cuda")
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=False)
+        criterion(network(images), labels).backward()
+        optimiser.step()
+
+    return graph_ms(step, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--seconds", type=float, default=0.5, help="how long each timing takes (default: 0.5)")
+    parser.add_argument("--largest", type=int, default=16384, help="largest number of points")
+    arguments = parser.parse_args()
+    device = torch.cuda.get_device_name()
+    for n in (2, 3, 17, 64, 255, 256, 1000):
+        check(n)
+    print(f"{device}: forests equal to the CPU solver's, edge for edge")
+
+    rows: list[dict[str, object]] = []
+
+    def measure(kind: str, n: int, n_draws: int, n_problems: int = 1) -> None:
+        step = loss_step(n, n_draws, n_problems)
+        memory = peak_bytes(step)
+        torch.cuda.empty_cache()
+        milliseconds = graph_ms(step, arguments.seconds)
+        rows.append(
+            {"kind": kind, "points": n, "draws": n_draws, "problems": n_problems, "ms": round(milliseconds, 4),
+             "peak_MiB": round(memory / 2**20, 2)}
+        )  # fmt: skip
+        print(f"| {kind} | {n} | {n_draws} | {n_problems} | {milliseconds:.4f} | {memory / 2**20:.1f} |", flush=True)
+
+    print("\n| scan | points | draws | problems | ms | peak MiB |\n|---|---:|---:|---:|---:|---:|")
+    for exponent in range(6, 15):
+        if 2**exponent <= arguments.largest:
+            measure("points", 2**exponent, 100)
+    for n_draws in (1, 10, 100, 1000, 10000):
+        measure("draws", 64, n_draws)
+    for n_problems in (1, 2, 4, 8, 16, 32, 64):
+        measure("problems", 64, 100, n_problems)
+
+    print("\n| LeNet step, captured | cross-entropy | our loss | ratio |\n|---|---:|---:|---:|")
+    for batch_size in (64, 256, 1024):
+        plain, ours = (lenet_ms(c, batch_size, 100, arguments.seconds) for c in (False, True))
+        print(f"| batch of {batch_size} | {plain:.3f} ms | {ours:.3f} ms | {ours / plain:.2f} |", flush=True)
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with (arguments.out / "cuda.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    plot(rows, device, arguments.out / "cuda.png")
+
+
+def plot(rows: list[dict[str, object]], device: str, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), constrained_layout=True)
+    for axis, kind in zip(axes, ("points", "draws", "problems"), strict=True):
+        chosen = [row for row in rows if row["kind"] == kind]
+        axis.loglog([row[kind] for row in chosen], [row["ms"] for row in chosen], "o-", color="#0072B2")
+        axis.set_xlabel(kind)
+        axis.set_ylabel("ms, loss and gradient")
+        axis.grid(alpha=0.3, which="both")
+    axes[0].set_title("100 draws")
+    axes[1].set_title("64 points")
+    axes[2].set_title("64 points, 100 draws")
+    figure.suptitle(f"{device}, CUDA graph replay")
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The examples run, and show what they say."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def load(name):
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name=name)["main"]
+
+
+def test_two_moons(tmp_path, capsys):
+    scores = load("two_moons")(tmp_path)
+    assert scores["no labels"]["ari"] < 0.1
+    assert scores["5 labels a moon"]["ari"] > 0.7
+    assert (tmp_path / "two_moons.png").stat().st_size > 10_000
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_linear_denoising_reaches_zero_within_25_batches(seed):
+    errors = load("linear_denoising")(seed=seed, n_batches=25)
+    assert len(errors) == 26
+    assert errors[0] > 0.1
+    assert min(errors) == 0.0
+    assert errors[-1] == 0.0
+
+
+def test_semi_supervised_digits():
+    scores = load("semi_supervised_digits")(n_steps=300)
+    assert scores["ours"]["ari"] > scores["k-means, pixels"]["ari"]
+
+
+def test_soft_connectivity():
+    confused = load("soft_connectivity")(n_steps=150)
+    assert sum(confused[:5]) / 5 > 0.2
+    assert sum(confused[-5:]) / 5 < 0.05
+
+
+def test_every_example_is_tested():
+    tested = {"two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+    assert "matplotlib" in sys.modules
