@@ -444,7 +444,10 @@ def _prim(
 def _num_warps(n: int) -> int:
     """Warps of a program that runs Prim on n points, by the number of 2 x 2 blocks in a row of the noise."""
     columns = triton.next_power_of_2((n + 1) // 2)
-    return 1 if columns <= 64 else 4 if columns <= 128 else 8 if columns <= 1024 else 16 if columns <= 2048 else 32
+    for warps, largest in ((1, 32), (2, 64), (4, 128), (8, 1024), (16, 2048)):
+        if columns <= largest:
+            return warps
+    return 32
 
 
 # --------------------------------------------------------------------------------------------------------------

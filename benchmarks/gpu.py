@@ -1,9 +1,9 @@
 """How the loss scales on a GPU: in points, draws and problems; its memory; and a LeNet step with it and without.
 
-    python benchmarks/cuda.py --out results
+    python benchmarks/gpu.py --out results
 
 Loss and gradient, k=10, half of the points labelled, epsilon 0.1. Times are medians of CUDA graph replays, by events.
-Answers are compared with the CPU solver's before anything is timed. Writes cuda.csv, cuda.png and prints tables.
+Answers are compared with the CPU solver's before anything is timed. Writes gpu.csv, gpu.png and prints tables.
 """
 
 import argparse
@@ -123,11 +123,11 @@ def main() -> None:
         print(f"| batch of {batch_size} | {plain:.3f} ms | {ours:.3f} ms | {ours / plain:.2f} |", flush=True)
 
     arguments.out.mkdir(parents=True, exist_ok=True)
-    with (arguments.out / "cuda.csv").open("w", newline="") as file:
+    with (arguments.out / "gpu.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
-    plot(rows, device, arguments.out / "cuda.png")
+    plot(rows, device, arguments.out / "gpu.png")
 
 
 def plot(rows: list[dict[str, object]], device: str, path: Path) -> None:
