@@ -282,8 +282,10 @@ def _largest(key, WARPS: tl.constexpr):
 def _rank(keys, n_edges, key):
     """For each key, how many of ``keys[:n_edges]`` are larger."""
     rank = tl.zeros(key.shape, tl.int32)
-    for other in range(n_edges):
-        rank += (tl.load(keys + other) > key).to(tl.int32)
+    for start in range(0, n_edges, 8):
+        for offset in tl.static_range(8):  # eight loads in flight
+            other = start + offset
+            rank += (tl.load(keys + other, mask=other < n_edges, other=_IN_TREE) > key).to(tl.int32)
     return rank
 
 
