@@ -72,7 +72,7 @@ N_CLUSTERS = [
     ("nan", NAN, TypeError, r"n_clusters must be an integer, got nan"),
 ]
 LABELS = [
-    ("float", [0.0, 1.0], TypeError, r"labels must be integers, got float64.*astype"),
+    ("float", [0.0, 1.0], TypeError, r"labels must be integers, got float64.*Convert them"),
     ("nan", [0, NAN], TypeError, r"labels must be integers, got float64"),
     ("bool", [True, False], TypeError, r"labels must be integers, got bool"),
     ("strings", ["a", "b"], TypeError, r"labels must be integers, got <U1"),

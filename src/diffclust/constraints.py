@@ -170,7 +170,7 @@ def _scalar(value: Any) -> Any:
 def _check_integers(name: str, dtype: Any) -> None:
     """Works for the dtypes of every framework: "int64", "torch.int64"."""
     if "int" not in str(dtype):
-        raise TypeError(f"{name} must be integers, got {dtype}. Convert with .astype(int), -1 where it is unknown.")
+        raise TypeError(f"{name} must be integers, got {dtype}. Convert them, -1 where one is unknown.")
 
 
 def _count_groups(labels: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ over forests A with k trees, with or without constraints, are :func:`perturbed_v
 :func:`perturbed_connectivity`. Two formulas give all gradients:
 
 * **envelope** (:func:`value_gradient`): ∇F_{k,ε} = A_{k,ε}. The forests of the forward pass are the gradient.
-* **score** (:func:`score_gradient`): a forest has no gradient, but the density of the noise has one. For a cotangent G,
+* **score** (:func:`score_weights`): a forest has no gradient, but the density of the noise has one. For a cotangent G,
   (1/2ε) E[⟨G, A(Σ + εZ)⟩ s(Z)] with the score s = -∇ log density (s(Z) = Z for normal noise), and the same with M.
   The ½ is there because one variable stands at (i, j) and at (j, i).
 
@@ -45,8 +45,8 @@ def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
     """Weight of each draw's score, from its product ⟨G, A⟩ or ⟨G, M⟩, (problems, draws).
 
     The mean of the *other* draws' products is subtracted first (leave-one-out baseline): it is independent of the
-    draw's noise, whose score has mean zero, so nothing changes in expectation, and most of the variance goes. A pair
-    of antithetic draws cancels any baseline by itself, and one draw's twin is not independent of it, so there none is
+    draw's noise, whose score has mean zero, so nothing changes in expectation, but the variance shrinks. A pair of
+    antithetic draws cancels any baseline by itself, and one draw's twin is not independent of it, so there none is
     used.
     """
     n_draws = products.shape[-1]

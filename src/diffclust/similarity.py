@@ -31,24 +31,26 @@ def check_similarity(similarity: Any) -> NDArray[Any]:
     if np.isnan(array).any():
         where = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
         raise ValueError(f"similarity has a NaN at {where}. Use -inf for an edge that does not exist.")
-    n = array.shape[-1]
-    off_diagonal = ~np.eye(n, dtype=bool)
-    if (np.isposinf(array) & off_diagonal).any():
-        where = tuple(int(i) for i in np.argwhere(np.isposinf(array) & off_diagonal)[0])
+    infinite = np.isposinf(array) & ~np.eye(array.shape[-1], dtype=bool)
+    if infinite.any():
+        where = tuple(int(i) for i in np.argwhere(infinite)[0])
         raise ValueError(f"similarity is +inf at {where}. To force a pair together, use a must-link constraint.")
-    return _symmetrise(array, off_diagonal)
+    return symmetrise(array)
 
 
-def _symmetrise(array: NDArray[Any], off_diagonal: NDArray[np.bool_]) -> NDArray[Any]:
+def symmetrise(array: NDArray[Any]) -> NDArray[Any]:
+    """The mean of both triangles, which is what solvers take; more than rounding between them is a ValueError.
+
+    NaN passes: who must not have any has looked before.
+    """
     transposed = array.swapaxes(-1, -2)
-    differs = (array != transposed) & off_diagonal
-    if not differs.any():
+    if np.array_equal(array, transposed):
         return array
-    finite = np.isfinite(array) & off_diagonal
-    scale = float(np.abs(array[finite]).max(initial=0.0))
-    with np.errstate(invalid="ignore"):  # -inf - -inf, which does not differ
-        gap = np.where(differs, np.abs(array - transposed), 0.0)
-    if not gap.max() <= SYMMETRY_TOLERANCE[array.dtype] * scale:
+    off_diagonal = ~np.eye(array.shape[-1], dtype=bool)
+    with np.errstate(invalid="ignore"):  # -inf - -inf: no gap
+        gap = np.nan_to_num(np.abs(array - transposed), nan=0.0, posinf=np.inf) * off_diagonal
+    size = np.abs(array, where=np.isfinite(array) & off_diagonal, out=np.zeros_like(array)).max()
+    if gap.max() > SYMMETRY_TOLERANCE[array.dtype] * size:
         where = np.unravel_index(int(gap.argmax()), gap.shape)
         i, j = int(where[-2]), int(where[-1])
         raise ValueError(

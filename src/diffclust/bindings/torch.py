@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.perturbed import score_weights, value_gradient
 from diffclust.problems import check_bounds, check_feasible, check_reached
-from diffclust.similarity import SYMMETRY_TOLERANCE
+from diffclust.similarity import symmetrise
 from diffclust.solvers import Forests, solver_for
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _solve(
     elif known is not None:
         clusters = clusters.clip(*Constraints(labels=known).label_range())
     result = solver.solve(
-        _symmetric(to_numpy(similarity)), clusters, labels=known,
+        symmetrise(to_numpy(similarity)), clusters, labels=known,
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
         complete=with_labels, **options,
     )  # fmt: skip
@@ -77,22 +77,6 @@ def _solve(
 def clamp_clusters(n_clusters: Tensor, labels: Tensor) -> Tensor:
     """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
     return n_clusters.clip(*Constraints(labels=labels).label_range())
-
-
-def _symmetric(similarity: NDArray[Any]) -> NDArray[Any]:
-    """The mean of both triangles; a matrix that is not symmetric beyond rounding is an error. NaN passes through."""
-    transposed = similarity.swapaxes(-1, -2)
-    if np.array_equal(similarity, transposed):
-        return similarity
-    with np.errstate(invalid="ignore"):  # -inf - -inf is no gap, NaN is none to speak of
-        gap = np.nan_to_num(np.abs(similarity - transposed), nan=0.0).max()
-    scale = np.abs(similarity, where=np.isfinite(similarity), out=np.zeros_like(similarity)).max()
-    if gap > SYMMETRY_TOLERANCE[similarity.dtype] * scale:
-        raise ValueError(
-            f"similarity must be symmetric: entries (i, j) and (j, i) differ by up to {gap:.6g}. Symmetrise it first, "
-            "e.g. (s + s.mT) / 2."
-        )
-    return 0.5 * similarity + 0.5 * transposed
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -302,7 +286,10 @@ class _PlainExpectedValue(torch.autograd.Function):
         _ExpectedValue.setup_context(ctx, inputs, output)
         return output
 
-    backward = _ExpectedValue.backward
+    @staticmethod
+    @once_differentiable  # the Jacobian of A is not in it
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        return _ExpectedValue.backward(ctx, *cotangents)
 
 
 class _ExpectedForest(torch.autograd.Function):
