@@ -14,7 +14,11 @@ PACKAGE = ROOT / "src" / "diffclust"
 def _source_hash():
     """Numba's own cache looks at the compiled function's file only: it would miss a change in noise.py."""
     digest = hashlib.sha256()
-    for path in (PACKAGE / "noise.py", PACKAGE / "solvers" / "cpu.py", PACKAGE / "solvers" / "tree.py"):
+    for path in (
+        PACKAGE / "noise.py",
+        *sorted((PACKAGE / "solvers" / "cpu").glob("*.py")),
+        PACKAGE / "solvers" / "tree.py",
+    ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -3,6 +3,7 @@
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
 import pytest
 
@@ -290,7 +291,7 @@ def test_read_only_inputs_do_not_compile_again():
     cpu.solve(similarity, np.array([1]), labels=labels)
     cpu.solve(similarity, np.array([1]), relation=relation)
     compiled_for = {kind for signature in cpu._solve_items.signatures for kind in signature}
-    assert not [kind for kind in compiled_for if isinstance(kind, cpu.numba.types.Array) and not kind.mutable]
+    assert not [kind for kind in compiled_for if isinstance(kind, numba.types.Array) and not kind.mutable]
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -345,7 +346,7 @@ def test_forked_child():
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_number_of_threads_does_not_matter(n_threads, monkeypatch):
     expected = _solve_for_threads(2)
-    monkeypatch.setattr(cpu.numba.config, "NUMBA_NUM_THREADS", n_threads)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", n_threads)
     assert _solve_for_threads(2) == expected
 
 

@@ -1,0 +1,176 @@
+"""Sums over draws: what expectations and gradients are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust import noise as noise_definition
+from diffclust.solvers.cpu.noise import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
+from diffclust.solvers.cpu.threads import in_threads, jit, plain
+
+
+def mean_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(problems,) mean over draws of values (problems, solves, draws); of two solves, the mean gap between them.
+
+    A gap is never negative: what rounding leaves below zero is zero.
+    """
+    if values.shape[1] == 1:
+        return values[:, 0].mean(-1)
+    return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
+
+
+@jit
+def _count_edges(edges, start, stop, counts):
+    for problem in range(start, stop):
+        for solve in range(edges.shape[1]):
+            sign = 1 - 2 * solve
+            for draw in range(edges.shape[2]):
+                for e in range(edges.shape[3]):
+                    i, j = edges[problem, solve, draw, e]
+                    if i < 0:
+                        break
+                    counts[problem, i, j] += sign
+                    counts[problem, j, i] += sign
+
+
+def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """(problems, n, n) number of draws whose forest has the edge, from edges (problems, solves, draws, n - 1, 2).
+
+    Of two solves, the number in the first less the number in the second.
+    """
+    counts = np.zeros((edges.shape[0], n, n), np.int32)
+    in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
+    return counts
+
+
+@jit
+def _count_pairs(labels, start, stop, counts):
+    n = labels.shape[2]
+    for item in range(start, stop):
+        problem, i = item // n, item % n
+        row = counts[problem, i]
+        for draw in range(labels.shape[1]):
+            tree = labels[problem, draw]
+            own = tree[i]
+            for j in range(n):
+                row[j] += np.int32(tree[j] == own)
+
+
+def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(problems, n, n) number of draws in which i and j share a tree, from labels (problems, draws, n)."""
+    n_problems, _, n = labels.shape
+    counts = np.zeros((n_problems, n, n), np.int32)
+    in_threads(lambda start, stop: _count_pairs(labels, start, stop, counts), n_problems * n)
+    return counts
+
+
+@jit
+def _edge_products(cotangent, edges, start, stop, products):
+    n_draws = edges.shape[1]
+    for item in range(start, stop):
+        problem, draw = item // n_draws, item % n_draws
+        total = 0.0
+        for e in range(edges.shape[2]):
+            i, j = edges[problem, draw, e]
+            if i < 0:
+                break
+            total += cotangent[problem, i, j] + cotangent[problem, j, i]
+        products[problem, draw] = total
+
+
+def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[np.float64]:
+    """(problems, draws) inner products <cotangent, A> with the adjacency matrix of every draw."""
+    products = np.empty(edges.shape[:2], np.float64)
+    cotangent, edges = plain(cotangent), plain(edges)
+    in_threads(lambda start, stop: _edge_products(cotangent, edges, start, stop, products), products.size)
+    return products
+
+
+@jit
+def _pair_products(cotangent, labels, start, stop, products):
+    n_draws, n = labels.shape[1], labels.shape[2]
+    for item in range(start, stop):
+        problem, draw = item // n_draws, item % n_draws
+        tree = labels[problem, draw]
+        total = 0.0
+        for i in range(n):
+            row = cotangent[problem, i]
+            for j in range(n):
+                if tree[i] == tree[j]:
+                    total += row[j]
+        products[problem, draw] = total
+
+
+def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[np.float64]:
+    """(problems, draws) inner products <cotangent, M> with the connectivity matrix of every draw."""
+    products = np.empty(labels.shape[:2], np.float64)
+    cotangent, labels = plain(cotangent), plain(labels)
+    in_threads(lambda start, stop: _pair_products(cotangent, labels, start, stop, products), products.size)
+    return products
+
+
+@jit
+def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, start, stop, total):
+    """total[problem, i, j] = sum over draws of weight * score, for the blocks of block rows start..stop-1."""
+    n_problems, n_draws = weights.shape
+    n = total.shape[1]
+    half = (n + 1) // 2
+    blocks = np.empty((2, BLOCKS), np.uint32)
+    words, z = np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
+    sums = np.empty((n_problems, 4, BLOCKS), np.float64)
+    row, column = start, start
+    while row < stop:
+        count, row, column = next_blocks(row, column, half, blocks[0], blocks[1])
+        sums[:] = 0.0
+        for draw in range(n_draws):
+            low, high, sign = split_draw(first_draw + np.uint64(draw), antithetic)
+            noise_blocks(blocks[0], blocks[1], count, key_0, key_1, low, high, kind, words, z)
+            for problem in range(n_problems):
+                weight = sign * weights[problem, draw]
+                for lane in range(4):
+                    target, source = sums[problem, lane], z[lane]
+                    if kind == NORMAL:
+                        for c in range(count):
+                            target[c] += weight * source[c]
+                    else:
+                        for c in range(count):
+                            target[c] += weight * (1.0 - np.exp(-source[c]))
+        for c in range(count):
+            i, j = 2 * blocks[0, c], 2 * blocks[1, c]
+            for lane in range(4):
+                a, b = i + lane // 2, j + lane % 2
+                if blocks[0, c] < stop and a < b and b < n:
+                    for problem in range(n_problems):
+                        total[problem, a, b] = sums[problem, lane, c]
+                        total[problem, b, a] = sums[problem, lane, c]
+
+
+def noise_sum(
+    weights: NDArray[Any], n: int, *, seed: int, first_draw: int, noise: str, antithetic: bool = False
+) -> NDArray[np.float64]:
+    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
+
+    The score is minus the derivative of the log-density: z for normal noise, 1 - exp(-z) for Gumbel noise.
+    """
+    total = np.zeros((len(weights), n, n), np.float64)
+    key_0, key_1 = noise_definition.split_seed(seed)
+    arguments = (
+        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(first_draw), antithetic,
+        noise_definition.KINDS.index(noise),
+    )  # fmt: skip
+    # Row r of the triangle of blocks is short when r is large: thread t gets the rows between these shares of it.
+    half = (n + 1) // 2
+    share = [round(half * (1 - (1 - t / _SHARES) ** 0.5)) for t in range(_SHARES + 1)]
+
+    def work(start: int, stop: int) -> None:
+        if share[start] < share[stop]:
+            _add_noise(*arguments, share[start], share[stop], total)
+
+    in_threads(work, _SHARES)
+    return total
+
+
+_SHARES = 64
