@@ -22,7 +22,7 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of, namespace_of, to_numpy
 from diffclust.noise import Draws
 from diffclust.perturbed import check_draws
-from diffclust.problems import Problem, check_feasible, check_flag, prepare
+from diffclust.problems import Problem, check_feasible, check_flag, clamp_clusters, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -52,7 +52,7 @@ def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, 
     if constraints is None:
         raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
     problem = prepare(similarity, n_clusters, constraints, clamp=not strict)
-    if strict and problem.is_constrained:
+    if strict and framework_of(similarity) != "numpy":  # NumPy's was checked by prepare()
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
     _warn_if_nothing_is_known(problem)
     return problem
@@ -74,8 +74,8 @@ def partial_fenchel_young_loss(
     Args:
         similarity: (n, n) or (..., n, n).
         constraints: what is known. A batch in which nothing is known has loss 0.
-        n_clusters: k, an integer or one per problem, moved into the range that the constraints allow and used in both
-        solves.
+        n_clusters: k, an integer or one per problem, moved into the range that the constraints allow, the same in
+            both solves.
         strict: raise a ValueError that names the range instead of moving k.
         reduction: over the problems of a batch, "mean", "sum" or "none".
         diagnostics: also return :class:`LossDiagnostics`.
@@ -119,7 +119,7 @@ def _clamped(problem: Problem) -> Any:
     """The k that both solves use."""
     if problem.labels is None:
         return problem.n_clusters
-    return backend_of(problem.similarity).clamp_clusters(problem.n_clusters, problem.labels)
+    return clamp_clusters(problem.n_clusters, problem.labels)
 
 
 def _known_matrix(problem: Problem) -> Any:

@@ -137,13 +137,20 @@ class Draws:
     antithetic: bool = False
 
 
+def check_integer(name: str, value: Any) -> int:
+    """An integer of 64 bits, signed or unsigned, from anything that stands for one."""
+    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if not -(2**63) <= int(value) < 2**64:
+        raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")
+    return int(value)
+
+
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
     """The two 32-bit words of the key; negative seeds (of signed integer types) count modulo 2^64."""
     if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
         raise TypeError(f"seed must be an integer, got {seed!r}.")
-    seed = int(seed)
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed must fit into 64 bits, got {seed}. Pass an int from 0 to 2**64 - 1.")
+    seed = check_integer("seed", seed)
     return np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of
-from diffclust.noise import Draws, check_kind
+from diffclust.noise import Draws, check_integer, check_kind
 from diffclust.problems import check_flag, prepare
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -79,16 +79,8 @@ def check_draws(
         if seed is None:
             # The legacy generator is the global one: np.random.seed makes runs repeatable.
             seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
-        seed, first_draw = _as_int("seed", seed), _as_int("first_draw", first_draw)
+        seed, first_draw = check_integer("seed", seed), check_integer("first_draw", first_draw)
     return Draws(seed, first_draw, int(n_draws), float(epsilon), noise, bool(antithetic))
-
-
-def _as_int(name: str, value: Any) -> int:
-    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if not -(2**63) <= int(value) < 2**64:
-        raise ValueError(f"{name} must fit into 64 bits, got {value}.")
-    return int(value)
 
 
 def perturbed_value(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
 from diffclust.frameworks import framework_of, namespace_of, to_numpy
-from diffclust.similarity import check_similarity
+from diffclust.similarity import check_similarity, check_square
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,7 @@ def check_tensor(similarity: Any) -> Any:
     kind = str(similarity.dtype)
     if "float" not in kind:
         raise TypeError(f"similarity must be floating point, got {kind}. Convert it, e.g. with .float().")
-    if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
-        raise ValueError(
-            f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}. For embeddings of "
-            "shape (n, d), pass e.g. negative_squared_distances(embeddings)."
-        )
-    if similarity.shape[-1] == 0:
-        raise ValueError(f"similarity is empty (shape {tuple(similarity.shape)}): at least one point is needed.")
+    check_square(similarity)
     if "32" in kind or "64" in kind:
         return similarity
     return similarity.float() if framework_of(similarity) == "torch" else similarity.astype("float32")
@@ -174,6 +168,11 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
             )
         known = xp.as_tensor(known, device=like.device)
     return xp.broadcast_to(xp.asarray(known), shape)
+
+
+def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
+    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
+    return n_clusters.clip(*Constraints(labels=labels).label_range())
 
 
 def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:

@@ -19,13 +19,7 @@ SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
 def check_similarity(similarity: Any) -> NDArray[Any]:
     """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
     array = _check_real("similarity", np.asarray(similarity))
-    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
-        raise ValueError(
-            f"similarity must have shape (n, n) or (..., n, n), got shape {array.shape}. For points of shape (n, d), "
-            "pass e.g. negative_squared_distances(points)."
-        )
-    if array.shape[-1] == 0:
-        raise ValueError(f"similarity is empty (shape {array.shape}): at least one point is needed.")
+    check_square(array)
     if array.size == 0:
         return array
     if np.isnan(array).any():
@@ -69,9 +63,12 @@ def _check_real(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
-def _check_square(similarity: Any) -> None:
+def check_square(similarity: Any) -> None:
     if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
-        raise ValueError(f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}.")
+        raise ValueError(
+            f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}. For points or "
+            "embeddings of shape (n, d), pass e.g. negative_squared_distances(points)."
+        )
     if similarity.shape[-1] == 0:
         raise ValueError(f"similarity is empty (shape {tuple(similarity.shape)}): at least one point is needed.")
 
@@ -140,7 +137,7 @@ def standardize(similarity: Any) -> Any:
         similarity = _check_real("similarity", np.asarray(similarity))
         if np.isinf(similarity).any():
             raise ValueError("standardize needs finite entries. Standardise before masking edges with -inf.")
-    _check_square(similarity)
+    check_square(similarity)
     centred = similarity - similarity.mean((-1, -2))[..., None, None]
     if on_host:  # once more: what rounding leaves of a constant matrix must not be scaled up to one
         centred = centred - centred.mean((-1, -2))[..., None, None]
@@ -160,7 +157,7 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
     """
     if framework_of(similarity) == "numpy":
         similarity = check_similarity(similarity)
-    _check_square(similarity)
+    check_square(similarity)
     n = similarity.shape[-1]
     if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, (int, np.integer)):
         raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from diffclust.constraints import Constraints
 from diffclust.problems import check_reached
 from diffclust.solvers import Forests, cpu
+from diffclust.solvers.cpu import adjacency_counts, connectivity_products
 
 if TYPE_CHECKING:
     from diffclust.noise import Draws
     from diffclust.problems import Problem
+
+
+__all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "values"]
 
 
 def _forests(problem: Problem, draws: Draws, must_link_first: bool, gap: bool, strict: bool, complete: bool) -> Forests:
@@ -42,20 +43,5 @@ def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
     forests = _forests(problem, draws, must_link_first, gap=False, strict=True, complete=True)
-    counts = cpu.connectivity_counts(np.ascontiguousarray(forests.labels[:, 0]))
+    counts = cpu.connectivity_counts(forests.labels[:, 0])
     return (counts / draws.n_draws).astype(problem.similarity.dtype)
-
-
-def adjacency_counts(edges: Any, n: int) -> Any:
-    """Edges (problems, solves, draws, n - 1, 2) → (problems, n, n) int32, those of a second solve subtracted."""
-    return cpu.adjacency_counts(np.ascontiguousarray(edges), n)
-
-
-def connectivity_products(cotangent: Any, labels: Any) -> Any:
-    """⟨cotangent, M⟩ for every draw, (problems, draws)."""
-    return cpu.connectivity_products(cotangent, np.ascontiguousarray(labels))
-
-
-def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
-    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
-    return n_clusters.clip(*Constraints(labels=labels).label_range())

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
+from diffclust.noise import check_integer
 from diffclust.perturbed import score_weights, value_gradient
-from diffclust.problems import check_bounds, check_feasible, check_reached
+from diffclust.problems import check_bounds, check_feasible, check_reached, clamp_clusters
 from diffclust.similarity import symmetrise
 from diffclust.solvers import Forests, solver_for
 
@@ -61,7 +61,7 @@ def _solve(
     if strict and clusters.size:
         check_bounds(int(clusters.min()), int(clusters.max()), similarity.shape[-1])
     elif known is not None:
-        clusters = clusters.clip(*Constraints(labels=known).label_range())
+        clusters = clamp_clusters(clusters, known)
     result = solver.solve(
         symmetrise(to_numpy(similarity)), clusters, labels=known,
         relation=None if relation is None else to_numpy(relation), seed=int(seed), first_draw=int(first_draw),
@@ -74,11 +74,6 @@ def _solve(
     return forests, _adjacency_counts(forests.edges, similarity.shape[-1]) if with_counts else None
 
 
-def clamp_clusters(n_clusters: Tensor, labels: Tensor) -> Tensor:
-    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
-    return n_clusters.clip(*Constraints(labels=labels).label_range())
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # Sums over draws, as operators
 
@@ -88,8 +83,7 @@ def _call(function: str, tensor: Tensor, *others: Any, **options: Any) -> Tensor
     call = getattr(solver_for(tensor), function)
     if tensor.is_cuda:
         return call(*(a.contiguous() if isinstance(a, Tensor) else a for a in (tensor, *others)), **options)
-    arrays = (np.ascontiguousarray(to_numpy(a)) if isinstance(a, Tensor) else a for a in (tensor, *others))
-    return torch.from_numpy(call(*arrays, **options))
+    return torch.from_numpy(call(*(to_numpy(a) if isinstance(a, Tensor) else a for a in (tensor, *others)), **options))
 
 
 def _adjacency_counts(edges: Tensor, n: int) -> Tensor:
@@ -366,7 +360,7 @@ def _draw_arguments(problem: Problem, draws: Draws, plain: bool = False) -> tupl
     """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
     device = problem.similarity.device
     seed, first = (
-        check_integer(name, value) if plain and not isinstance(value, Tensor) else as_integer(name, value, device)
+        _signed(name, value) if plain and not isinstance(value, Tensor) else as_integer(name, value, device)
         for name, value in (("seed", _seed(draws.seed, device, plain)), ("first_draw", draws.first))
     )
     return seed, first, draws.n_draws, draws.epsilon, draws.noise, draws.antithetic
@@ -381,13 +375,9 @@ def _seed(seed: Any, device: torch.device, plain: bool) -> Any:
     return torch.randint(0, 2**63 - 1, (), device=device)
 
 
-def check_integer(name: str, value: Any) -> int:
-    """A signed 64-bit integer; unsigned ones beyond it wrap around."""
-    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if not -(2**63) <= int(value) < 2**64:
-        raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")
-    return (int(value) + 2**63) % 2**64 - 2**63
+def _signed(name: str, value: Any) -> int:
+    """A signed 64-bit integer, as torch has them; unsigned ones beyond it wrap around."""
+    return (check_integer(name, value) + 2**63) % 2**64 - 2**63
 
 
 def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
@@ -398,7 +388,7 @@ def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
                 f"{name} must be an integer or a 0-d integer tensor, got {value.dtype} {tuple(value.shape)}."
             )
         return value.to(device=device, dtype=torch.int64)
-    return torch.full((), check_integer(name, value), dtype=torch.int64, device=device)
+    return torch.full((), _signed(name, value), dtype=torch.int64, device=device)
 
 
 def values(

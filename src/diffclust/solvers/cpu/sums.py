@@ -41,6 +41,7 @@ def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
 
     Of two solves, the number in the first less the number in the second.
     """
+    edges = plain(edges)
     counts = np.zeros((edges.shape[0], n, n), np.int32)
     in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
     return counts
@@ -61,6 +62,7 @@ def _count_pairs(labels, start, stop, counts):
 
 def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
     """(problems, n, n) number of draws in which i and j share a tree, from labels (problems, draws, n)."""
+    labels = plain(labels)
     n_problems, _, n = labels.shape
     counts = np.zeros((n_problems, n, n), np.int32)
     in_threads(lambda start, stop: _count_pairs(labels, start, stop, counts), n_problems * n)
