@@ -265,6 +265,41 @@ def test_what_it_cannot_do_is_said(rng):
         cuda.solve(torch.zeros(1, 3, 3), torch.ones(1), noise="cauchy", **scalars)
 
 
+# ---------------------------------------------------------------------------------------------------- one launch
+
+
+@pytest.mark.parametrize("n", [1, 6, *([64, 65, 128] if ON_GPU else [])])
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("options", [{}, {"noise": "gumbel", "antithetic": True, "epsilon": 0.0}])
+def test_one_launch_gives_what_three_do(rng, n, constrained, options):
+    given = on_device(rng.normal(size=(2, n, n)))  # float64, and not symmetric
+    labels = on_device(some_labels(rng, 2, n)) if constrained else None
+    draws = {"seed": 3, "first_draw": on_device(5), "n_draws": 20 if ON_GPU else 2, "epsilon": 0.5, **options}
+    for k in ((n + 1) // 2, on_device(np.array([1, n]))):
+        clusters = torch.full((2,), k, device=DEVICE) if isinstance(k, int) else k
+        symmetric_, feasible, counts = cuda.make_ready(given, clusters, labels, with_counts=True)
+        forests = cuda.solve(symmetric_, feasible, labels=labels, counts=counts, **draws)
+        for _ in range(2):  # the second time on a GPU by the kernel that is known
+            mean, found = cuda.mean_in_one_launch(given, k, labels, **draws)
+            np.testing.assert_array_equal(mean.cpu(), cuda.mean_values(forests.values).double().cpu())
+            np.testing.assert_array_equal(found.cpu(), counts.cpu().float() / draws["n_draws"])
+        own_k, own_labels = k if isinstance(k, int) else k[1:], None if labels is None else labels[1]
+        mean, found = cuda.mean_in_one_launch(given[1], own_k, own_labels, with_adjacency=False, **draws)
+        assert found is None
+        assert mean.item() == cuda.mean_values(forests.values)[1].item()
+
+
+def test_one_launch_with_a_nan_and_with_nothing(rng):
+    given = symmetric(rng, 3, 6)
+    given[1, 2, 4] = np.nan  # on one side of the diagonal
+    mean, adjacency = cuda.mean_in_one_launch(on_device(given), 2, seed=0, first_draw=0, n_draws=2, epsilon=0.1)
+    assert mean.isnan().tolist() == [False, True, False]
+    assert not adjacency[1].any()
+    mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, seed=0, first_draw=0, n_draws=2, epsilon=0.1)
+    assert mean.shape == (0,)
+    assert adjacency.shape == (0, 6, 6)
+
+
 # ---------------------------------------------------------------------------------------------------- sums
 
 

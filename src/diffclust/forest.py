@@ -68,14 +68,14 @@ def spanning_forest(
     """
     check_flag("must_link_first", must_link_first)
     problem = prepare(similarity, n_clusters, constraints)
-    values, forests = backend_of(problem.similarity).values(
+    values, forests = backend_of(problem.given).values(
         problem, Draws(), must_link_first=must_link_first, strict=True, with_labels=True
     )
     return Forest(
         edges=problem.unflatten(forests.edges[:, 0, 0]),
         labels=problem.unflatten(forests.labels[:, 0, 0]),
         n_clusters=n_clusters,
-        value=problem.unflatten(values),
+        value=values,
     )
 
 

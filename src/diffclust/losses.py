@@ -38,7 +38,7 @@ class LossDiagnostics(NamedTuple):
 
 def _reduce(losses: Any, problem: Problem, reduction: str) -> Any:
     if reduction == "none" or not problem.batch_shape:
-        return problem.unflatten(losses)
+        return losses
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
@@ -92,7 +92,7 @@ def partial_fenchel_young_loss(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
-    losses, forests = backend_of(problem.similarity).values(
+    losses, forests = backend_of(problem.given).values(
         problem, draws, must_link_first=must_link_first, gap=True, with_labels=diagnostics
     )
     reduced = _reduce(losses, problem, reduction)
@@ -100,11 +100,11 @@ def partial_fenchel_young_loss(
 
 
 def _diagnose(problem: Problem, draws: Draws, forests: Any) -> LossDiagnostics:
-    backend = backend_of(problem.similarity)
+    backend = backend_of(problem.given)
     gaps = forests.values[:, 0] - forests.values[:, 1]
     deviation = ((gaps - gaps.mean(-1)[:, None]) ** 2).sum(-1) / max(draws.n_draws - 1, 1)
     known = _known_matrix(problem)
-    xp = namespace_of(problem.similarity)
+    xp = namespace_of(problem.given)
     same, apart = xp.where(known == 1, 1.0, 0.0), xp.where(known == 0, 1.0, 0.0)
     joined, confused = (backend.connectivity_products(pairs, forests.labels[:, 0]) for pairs in (same, apart))
     agrees = (joined == same.sum((-1, -2))[:, None]) & (confused == 0)
@@ -125,7 +125,7 @@ def _clamped(problem: Problem) -> Any:
 def _known_matrix(problem: Problem) -> Any:
     """M_Ω (problems, n, n), of the similarity's kind, where it lives."""
     relation = None if problem.relation is None else to_numpy(problem.relation)
-    matrix, like = Constraints(problem.labels, relation).matrix(), problem.similarity
+    matrix, like = Constraints(problem.labels, relation).matrix(), problem.given
     if framework_of(like) == "torch":
         return namespace_of(like).as_tensor(matrix, device=like.device, dtype=like.dtype)
     return matrix.astype(like.dtype)
@@ -163,18 +163,17 @@ def fenchel_young_loss(
     _check_reduction(reduction)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters)
-    xp = namespace_of(problem.similarity)
+    xp = namespace_of(problem.given)
     if framework_of(similarity) == "numpy":
-        adjacency = np.asarray(to_numpy(adjacency), problem.similarity.dtype)
+        adjacency = np.asarray(to_numpy(adjacency), problem.given.dtype)
     if tuple(adjacency.shape) != (*problem.batch_shape, problem.n_points, problem.n_points):
         raise ValueError(
             f"adjacency must have the shape of the similarity, {tuple(np.shape(similarity))}, got "
             f"{tuple(adjacency.shape)}."
         )
-    target = adjacency.reshape(problem.similarity.shape)
-    means, _ = backend_of(problem.similarity).values(problem, draws, must_link_first=True, strict=True)
+    means, _ = backend_of(problem.given).values(problem, draws, must_link_first=True, strict=True)
     # Where y has no edge, -inf may stand in the similarity, and 0 * -inf is no number.
-    inner = xp.where(target == 0, 0.0, problem.similarity * target).sum((-1, -2))
+    inner = xp.where(adjacency == 0, 0.0, problem.given * adjacency).sum((-1, -2))
     return _reduce(means - inner, problem, reduction)
 
 
@@ -196,7 +195,7 @@ def connectivity_loss(
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
     known = _known_matrix(problem)
-    free = Problem(problem.similarity, _clamped(problem), None, None, problem.batch_shape)
-    soft = backend_of(problem.similarity).connectivity(free, draws, must_link_first=True)
+    free = Problem(problem.given, _clamped(problem), None, None)
+    soft = backend_of(problem.given).connectivity(free, draws, must_link_first=True)
     gap = namespace_of(soft).where(known != known, 0.0, soft - known)  # nan is unknown
-    return _reduce((gap * gap).sum((-1, -2)), problem, reduction)
+    return _reduce(problem.unflatten((gap * gap).sum((-1, -2))), problem, reduction)

@@ -33,12 +33,12 @@ from diffclust.problems import check_flag, prepare
 # The gradient formulas
 
 
-def value_gradient(cotangent: Any, counts: Any, n_draws: int) -> Any:
-    """∇F = A, from cotangents (problems,) of mean values and edge counts (problems, n, n).
+def value_gradient(cotangent: Any, adjacency: Any) -> Any:
+    """∇F = A, from cotangents (...) of mean values and mean adjacencies (..., n, n).
 
-    For a mean gap F(Σ) - F(Σ; M_Ω) the counts are those of the free forests less those of the constrained ones.
+    For a mean gap F(Σ) - F(Σ; M_Ω) the adjacency is that of the free forests less that of the constrained ones.
     """
-    return cotangent[:, None, None] * counts / n_draws
+    return cotangent[..., None, None] * adjacency
 
 
 def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
@@ -111,8 +111,8 @@ def perturbed_value(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    means, _ = backend_of(problem.similarity).values(problem, draws, must_link_first=must_link_first, strict=True)
-    return problem.unflatten(means)
+    means, _ = backend_of(problem.given).values(problem, draws, must_link_first=must_link_first, strict=True)
+    return means
 
 
 def perturbed_adjacency(
@@ -131,7 +131,7 @@ def perturbed_adjacency(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    return problem.unflatten(backend_of(problem.similarity).adjacency(problem, draws, must_link_first=must_link_first))
+    return problem.unflatten(backend_of(problem.given).adjacency(problem, draws, must_link_first=must_link_first))
 
 
 def perturbed_connectivity(
@@ -151,6 +151,4 @@ def perturbed_connectivity(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    return problem.unflatten(
-        backend_of(problem.similarity).connectivity(problem, draws, must_link_first=must_link_first)
-    )
+    return problem.unflatten(backend_of(problem.given).connectivity(problem, draws, must_link_first=must_link_first))

@@ -7,7 +7,7 @@ what to do.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,39 @@ from diffclust.similarity import check_similarity, check_square
 
 @dataclass(frozen=True)
 class Problem:
-    """``problems`` independent problems on n points, ready for a solver."""
+    """Independent problems on n points: as they were given, and flattened to ``problems``, as solvers take them."""
 
-    similarity: Any  # (problems, n, n) float32 or float64; NumPy's is exactly symmetric
-    n_clusters: Any  # (problems,) integers
+    given: Any  # (*batch_shape, n, n) float32 or float64; NumPy's is exactly symmetric
+    k: Any  # number of clusters, an int for all problems, or integers (problems,)
     labels: Any  # (problems, n) integers or None
     relation: Any  # (problems, n, n) int8 or None
-    batch_shape: tuple[int, ...]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return tuple(self.given.shape[:-2])
+
+    @property
+    def n_problems(self) -> int:
+        return math.prod(self.batch_shape)
 
     @property
     def n_points(self) -> int:
-        return int(self.similarity.shape[-1])
+        return int(self.given.shape[-1])
+
+    @property
+    def similarity(self) -> Any:
+        """(problems, n, n)"""
+        return self.given.reshape(self.n_problems, self.n_points, self.n_points)
+
+    @property
+    def n_clusters(self) -> Any:
+        """(problems,) integers, where the similarity lives."""
+        if not isinstance(self.k, int):
+            return self.k
+        xp = namespace_of(self.given)
+        # On a device this is a fill: nothing travels.
+        placed = {"device": self.given.device} if framework_of(self.given) == "torch" else {}
+        return xp.full((self.n_problems,), self.k, dtype=xp.int64, **placed)
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -58,13 +80,11 @@ def check_tensor(similarity: Any) -> Any:
 
 
 def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...], like: Any) -> Any:
-    """(problems,) integers from 1 to n_points, where ``like`` lives. Integers of a framework are not read."""
+    """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of a framework are not read."""
     xp, on_torch = namespace_of(like), framework_of(like) == "torch"
     if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
         check_bounds(n_clusters, n_clusters, n_points)
-        # On a device this is a fill: nothing travels.
-        placed = {"device": like.device} if on_torch else {}
-        return xp.full((math.prod(batch_shape),), n_clusters, dtype=xp.int64, **placed)
+        return n_clusters
     if framework_of(n_clusters) == "numpy":
         n_clusters = np.asarray(n_clusters)
         if n_clusters.dtype.kind not in "iu":
@@ -136,23 +156,23 @@ def prepare(
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
     batch_shape, n = tuple(array.shape[:-2]), int(array.shape[-1])
-    clusters = check_n_clusters(n_clusters, n, batch_shape, array)
+    problem = Problem(array, check_n_clusters(n_clusters, n, batch_shape, array), None, None)
     known = check_constraints(constraints, n, batch_shape)
-    labels = relation = None
-    n_problems = math.prod(batch_shape)
-    if known is not None:
-        if known.relation is None:
-            labels = _place(known.labels, array, (*batch_shape, n)).reshape(n_problems, n)
-        else:
-            relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(n_problems, n, n)
-        if clamp and (on_host or labels is None):
-            lowest, highest = (
-                _place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters)
-            )
-            clusters = clusters.clip(lowest.reshape(-1), highest.reshape(-1))
-        elif on_host:
-            check_feasible(clusters, labels, relation)
-    return Problem(array.reshape(n_problems, n, n), clusters, labels, relation, batch_shape)
+    if known is None:
+        return problem
+    if known.relation is None:
+        labels = _place(known.labels, array, (*batch_shape, n)).reshape(problem.n_problems, n)
+        problem = Problem(array, problem.k, labels, None)
+    else:
+        relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(problem.n_problems, n, n)
+        problem = Problem(array, problem.k, None, relation)
+    if clamp and (on_host or problem.labels is None):
+        clusters = problem.n_clusters
+        lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
+        problem = replace(problem, k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))
+    elif on_host:
+        check_feasible(problem.n_clusters, problem.labels, problem.relation)
+    return problem
 
 
 def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
@@ -166,6 +186,8 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
             raise ValueError(
                 f"labels are on {known.device}, the similarity is on {like.device}. Move one, e.g. with .to(device)."
             )
+        if framework_of(known) == "torch" and tuple(known.shape) == shape:
+            return known
         known = xp.as_tensor(known, device=like.device)
     return xp.broadcast_to(xp.asarray(known), shape)
 

@@ -31,17 +31,17 @@ def values(
     problem: Problem, draws: Draws, *, must_link_first: bool, gap: bool = False, strict: bool = False,
     with_labels: bool = False,
 ) -> tuple[Any, Forests]:  # fmt: skip
-    """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and the forests."""
+    """Mean value (...), or with ``gap`` the mean of free less constrained value; and the forests."""
     forests = _forests(problem, draws, must_link_first, gap, strict, with_labels)
-    return cpu.mean_values(forests.values).astype(problem.similarity.dtype), forests
+    return problem.unflatten(cpu.mean_values(forests.values).astype(problem.given.dtype)), forests
 
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
     forests = _forests(problem, draws, must_link_first, gap=False, strict=True, complete=False)
-    return (adjacency_counts(forests.edges, problem.n_points) / draws.n_draws).astype(problem.similarity.dtype)
+    return (adjacency_counts(forests.edges, problem.n_points) / draws.n_draws).astype(problem.given.dtype)
 
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Any:
     forests = _forests(problem, draws, must_link_first, gap=False, strict=True, complete=True)
     counts = cpu.connectivity_counts(forests.labels[:, 0])
-    return (counts / draws.n_draws).astype(problem.similarity.dtype)
+    return (counts / draws.n_draws).astype(problem.given.dtype)

@@ -8,6 +8,7 @@ value on the host when it runs on a GPU.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,7 +268,7 @@ class _ExpectedValue(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None, *_: Any) -> tuple[Any, ...]:
         (counts,) = ctx.saved_tensors
-        gradient = None if cotangent is None else value_gradient(cotangent, counts, ctx.n_draws)
+        gradient = None if cotangent is None else value_gradient(cotangent, counts.to(cotangent.dtype) / ctx.n_draws)
         return gradient, *[None] * 14
 
 
@@ -284,6 +285,29 @@ class _PlainExpectedValue(torch.autograd.Function):
     @once_differentiable  # the Jacobian of A is not in it
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         return _ExpectedValue.backward(ctx, *cotangents)
+
+
+class _SmallExpectedValue(torch.autograd.Function):
+    """The same for small problems on a GPU, whose forests nobody asks for: in one launch, and with little around it."""
+
+    @staticmethod
+    def forward(ctx: Any, similarity: Tensor, solve: Any) -> Tensor:
+        mean, adjacency = solve(similarity)
+        if adjacency is not None:
+            ctx.save_for_backward(adjacency)
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        return (_guarded_gradient if torch.is_grad_enabled() else _gradient)(ctx, cotangent), None
+
+
+def _gradient(ctx: Any, cotangent: Tensor) -> Tensor:
+    (adjacency,) = ctx.saved_tensors
+    return value_gradient(cotangent, adjacency)
+
+
+_guarded_gradient = once_differentiable(_gradient)  # which takes time, and where no graph is built has nothing to do
 
 
 class _ExpectedForest(torch.autograd.Function):
@@ -358,7 +382,7 @@ for _operator in (
 
 def _draw_arguments(problem: Problem, draws: Draws, plain: bool = False) -> tuple[Any, ...]:
     """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
-    device = problem.similarity.device
+    device = problem.given.device
     seed, first = (
         _signed(name, value) if plain and not isinstance(value, Tensor) else as_integer(name, value, device)
         for name, value in (("seed", _seed(draws.seed, device, plain)), ("first_draw", draws.first))
@@ -394,15 +418,29 @@ def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
 def values(
     problem: Problem, draws: Draws, *, must_link_first: bool, gap: bool = False, strict: bool = False,
     with_labels: bool = False,
-) -> tuple[Any, Forests]:  # fmt: skip
-    """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and the forests."""
-    plain = _is_plain(problem.similarity)
-    with_counts = not plain or (torch.is_grad_enabled() and problem.similarity.requires_grad)
+) -> tuple[Any, Forests | None]:  # fmt: skip
+    """Mean value (...), or with ``gap`` the mean of free less constrained value; and the forests.
+
+    Without ``with_labels`` the forests may be left out.
+    """
+    plain = _is_plain(problem.given)
+    with_counts = not plain or (torch.is_grad_enabled() and problem.given.requires_grad)
+    draw_arguments = _draw_arguments(problem, draws, plain)
+    if plain and problem.given.is_cuda and gap and must_link_first and not with_labels and problem.relation is None:
+        solver: Any = solver_for(problem.given)
+        if problem.n_points <= solver.SMALL:
+            seed, first_draw, n_draws, epsilon, noise, antithetic = draw_arguments
+            solve = functools.partial(
+                solver.mean_in_one_launch, n_clusters=problem.k, labels=problem.labels, seed=seed,
+                first_draw=first_draw, n_draws=n_draws, epsilon=epsilon, noise=noise, antithetic=antithetic,
+                with_adjacency=with_counts,
+            )  # fmt: skip
+            return _SmallExpectedValue.apply(problem.given, solve), None
     mean, _, *forests = (_PlainExpectedValue if plain else _ExpectedValue).apply(
         problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, gap, strict,
-        with_labels, with_counts, *_draw_arguments(problem, draws, plain),
+        with_labels, with_counts, *draw_arguments,
     )  # fmt: skip
-    return mean, Forests(*forests)
+    return problem.unflatten(mean), Forests(*forests)
 
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:

@@ -23,6 +23,7 @@ The noise is that of :mod:`diffclust.noise` to the last bit, so kernels run with
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from diffclust import noise as definition
 from diffclust.solvers import Forests
 
 MAX_POINTS = 1 << 14  # an index has 14 bits in a key
+SMALL = 128  # points up to which everything goes into one launch
 SCRATCH_BYTES = 1 << 30  # of the general greedy, which needs n x n for each draw in flight
 
 _ROUND_0, _ROUND_1 = tl.constexpr(int(definition._MULTIPLIER_0)), tl.constexpr(int(definition._MULTIPLIER_1))
@@ -206,15 +208,28 @@ def _noise_row(u, column, k0, k1, draw_low, draw_high, GUMBEL: tl.constexpr):
 
 
 @triton.jit
-def _weight_row(row, n, u, column, scale, k0, k1, draw_low, draw_high, NOISY: tl.constexpr, GUMBEL: tl.constexpr):
-    """``similarity + scale * noise`` between u and (2 * column, 2 * column + 1); ``row`` points to u's similarities."""
+def _weight_row(
+    similarity, n, u, column, scale, k0, k1, draw_low, draw_high,
+    SYMMETRIC: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
+):  # fmt: skip
+    """``similarity + scale * noise`` between u and (2 * column, 2 * column + 1)."""
+    row = similarity + tl.cast(u, tl.int64) * n
     even = tl.load(row + 2 * column, mask=2 * column < n, other=0.0)
     odd = tl.load(row + 2 * column + 1, mask=2 * column + 1 < n, other=0.0)
+    if not SYMMETRIC:
+        even = _mean_of_two(even, tl.load(similarity + 2 * column * n + u, mask=2 * column < n, other=0.0))
+        odd = _mean_of_two(odd, tl.load(similarity + (2 * column + 1) * n + u, mask=2 * column + 1 < n, other=0.0))
     if NOISY:
         even_noise, odd_noise = _noise_row(u, column, k0, k1, draw_low, draw_high, GUMBEL)
         even += scale * even_noise
         odd += scale * odd_noise
     return even, odd
+
+
+@triton.jit
+def _mean_of_two(a, b):
+    """Of the entries of a pair, as float32; rounded as on the CPU."""
+    return (0.5 * a + 0.5 * b).to(tl.float32)
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -375,6 +390,41 @@ def _kept_edges(key, rank, n, k):
 # Prim
 
 
+@triton.jit
+def _grow_tree(
+    similarity, point_labels, constrained, keys, n, scale, k0, k1, draw_low, draw_high,
+    SYMMETRIC: tl.constexpr, LABELS: tl.constexpr, HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
+    WARPS: tl.constexpr,
+):  # fmt: skip
+    """Prim from vertex 0: the keys of the maximum spanning tree, in the order in which it grew."""
+    column = tl.arange(0, HALF)
+    even, odd = 2 * column, 2 * column + 1
+    key_even = tl.where(even < n, 0, _IN_TREE).to(tl.int64)
+    key_odd = tl.where(odd < n, 0, _IN_TREE).to(tl.int64)
+    if LABELS:
+        label_even = tl.load(point_labels + even, mask=even < n, other=-1)
+        label_odd = tl.load(point_labels + odd, mask=odd < n, other=-1)
+
+    u = 0
+    for step in range(n - 1):
+        weight_even, weight_odd = _weight_row(
+            similarity, n, u, column, scale, k0, k1, draw_low, draw_high, SYMMETRIC, NOISY, GUMBEL
+        )
+        new_even, new_odd = _key(weight_even, u, even), _key(weight_odd, u, odd)
+        if LABELS:
+            label_u = tl.load(point_labels + u)
+            if constrained & (label_u >= 0):
+                new_even = _with_tier(new_even, label_u, label_even)
+                new_odd = _with_tier(new_odd, label_u, label_odd)
+        key_even = _updated(key_even, new_even, even == u)
+        key_odd = _updated(key_odd, new_odd, odd == u)
+        best = _largest(tl.maximum(key_even, key_odd), WARPS)
+        tl.store(keys + step, best)
+        i, j, new_is_j = _ends_of(best)
+        u = tl.where(new_is_j, j, i)
+    tl.debug_barrier()
+
+
 @triton.jit(do_not_specialize=["seed", "first_draw"])
 def _prim(
     similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, n_solves, n_solves_out,
@@ -388,38 +438,13 @@ def _prim(
     solve = (item // n_draws) % n_solves
     problem = (item // n_draws // n_solves).to(tl.int64)
     out = (problem * n_solves_out + solve) * n_draws + draw
-    similarity += problem * n * n
-    point_labels += problem * n
     keys += item.to(tl.int64) * n
-
-    column = tl.arange(0, HALF)
-    even, odd = 2 * column, 2 * column + 1
     k0, k1, draw_low, draw_high, sign = _draw_words(seed, first_draw, draw, ANTITHETIC)
-    scale = sign * epsilon
-    key_even = tl.where(even < n, 0, _IN_TREE).to(tl.int64)
-    key_odd = tl.where(odd < n, 0, _IN_TREE).to(tl.int64)
-    if LABELS:
-        label_even = tl.load(point_labels + even, mask=even < n, other=-1)
-        label_odd = tl.load(point_labels + odd, mask=odd < n, other=-1)
+    _grow_tree(
+        similarity + problem * n * n, point_labels + problem * n, solve == n_solves - 1, keys, n, sign * epsilon,
+        k0, k1, draw_low, draw_high, True, LABELS, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
 
-    u = 0
-    for step in range(n - 1):
-        row = similarity + tl.cast(u, tl.int64) * n
-        weight_even, weight_odd = _weight_row(row, n, u, column, scale, k0, k1, draw_low, draw_high, NOISY, GUMBEL)
-        new_even, new_odd = _key(weight_even, u, even), _key(weight_odd, u, odd)
-        if LABELS:
-            label_u = tl.load(point_labels + u)
-            if (solve == n_solves - 1) & (label_u >= 0):
-                new_even = _with_tier(new_even, label_u, label_even)
-                new_odd = _with_tier(new_odd, label_u, label_odd)
-        key_even = _updated(key_even, new_even, even == u)
-        key_odd = _updated(key_odd, new_odd, odd == u)
-        best = _largest(tl.maximum(key_even, key_odd), WARPS)
-        tl.store(keys + step, best)
-        i, j, new_is_j = _ends_of(best)
-        u = tl.where(new_is_j, j, i)
-
-    tl.debug_barrier()
     index = tl.arange(0, 2 * HALF)
     key = tl.load(keys + index, mask=index < n - 1, other=-1)
     position = _rank(keys, n - 1, key)
@@ -499,8 +524,9 @@ def _fill_matrix(
     n_wrong = tl.zeros((HALF,), tl.int32)
     for index in range(n):
         u = tl.cast(index, tl.int32)
-        row = similarity + tl.cast(u, tl.int64) * n
-        weight_even, weight_odd = _weight_row(row, n, u, column, scale, k0, k1, draw_low, draw_high, NOISY, GUMBEL)
+        weight_even, weight_odd = _weight_row(
+            similarity, n, u, column, scale, k0, k1, draw_low, draw_high, True, NOISY, GUMBEL
+        )
         target = matrix + tl.cast(u, tl.int64) * n
         # The bit for the new vertex has no use here, and must not tell (u, v) from (v, u).
         key_even = tl.where((even == u) | (weight_even == float("-inf")), -1, _key(weight_even, u, even) | 1)
@@ -705,7 +731,7 @@ def solve(
     }  # fmt: skip
     points = similarity if labels is None else labels.contiguous()  # a pointer that is not read where there are none
     warps = num_warps or _num_warps(n)
-    with torch.cuda.device_of(similarity):
+    with _device_of(similarity):
         in_main_kernel = int(free) + int(constrained and not general)
         if in_main_kernel:
             items = n_problems * in_main_kernel * n_draws
@@ -739,14 +765,14 @@ def _symmetrise(similarity, out, counts, n, tile, COUNTS: tl.constexpr, BLOCK: t
     inside = (i[:, None] < n) & (j[None, :] < n)
     here = i[:, None].to(tl.int64) * n + j[None, :]
     there = j[None, :].to(tl.int64) * n + i[:, None]
-    value = 0.5 * tl.load(similarity + here, mask=inside) + 0.5 * tl.load(similarity + there, mask=inside)
-    tl.store(out + here, value.to(tl.float32), mask=inside)
+    value = _mean_of_two(tl.load(similarity + here, mask=inside), tl.load(similarity + there, mask=inside))
+    tl.store(out + here, value, mask=inside)
     if COUNTS:
         tl.store(counts + here, 0, mask=inside)
 
 
 @triton.jit
-def _clamp(n_clusters, labels, out, n, BLOCK: tl.constexpr):
+def _clamp(k, labels, n, BLOCK: tl.constexpr):
     """One problem's k, moved to between its number of groups and its number of groups and unlabelled points."""
     n_groups, n_known = 0, 0
     for start in range(0, n, BLOCK):
@@ -757,8 +783,7 @@ def _clamp(n_clusters, labels, out, n, BLOCK: tl.constexpr):
             repeated += ((tl.load(labels + other) == own) & (other < index)).to(tl.int32)
         n_known += tl.sum((own >= 0).to(tl.int32), axis=0)
         n_groups += tl.sum(((own >= 0) & (repeated == 0)).to(tl.int32), axis=0)
-    k = tl.minimum(tl.maximum(tl.load(n_clusters), tl.maximum(n_groups, 1)), n - n_known + n_groups)
-    tl.store(out, k)
+    return tl.minimum(tl.maximum(k, tl.maximum(n_groups, 1)), n - n_known + n_groups)
 
 
 @triton.jit
@@ -772,7 +797,8 @@ def _make_ready(
     if tile < n_tiles:
         _symmetrise(similarity + start, out + start, counts + start, n, tile, COUNTS, BLOCK)
     else:
-        _clamp(n_clusters + problem, labels + problem * n, clusters_out + problem, n, LABEL_BLOCK)
+        k = _clamp(tl.load(n_clusters + problem), labels + problem * n, n, LABEL_BLOCK)
+        tl.store(clusters_out + problem, k)
 
 
 def make_ready(
@@ -788,7 +814,7 @@ def make_ready(
     clusters = n_clusters if labels is None else torch.empty_like(n_clusters)
     if symmetric.numel():
         n_tiles = triton.cdiv(n, 32) ** 2
-        with torch.cuda.device_of(similarity):
+        with _device_of(similarity):
             _make_ready[(n_tiles + int(labels is not None), n_problems)](
                 similarity.contiguous(), symmetric, symmetric if counts is None else counts, n_clusters,
                 symmetric if labels is None else labels.contiguous(), clusters, n, n_tiles, COUNTS=with_counts,
@@ -819,6 +845,147 @@ def _launch(num_warps: int) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------------
+# Small problems: everything in one launch, because there the time goes into launches
+
+
+@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
+def _prim_and_mean(
+    similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, n_counts, counts, values, keys,
+    means, adjacency,
+    HALF: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
+    LABELS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """:func:`_prim` on input that was not made ready, and the means over draws by the program that ends last.
+
+    After its ``n_counts`` entries ``counts`` has a word for each problem: how many of its programs have ended.
+    """
+    n_solves = 2 if LABELS else 1
+    item = tl.program_id(0)
+    draw = item % n_draws
+    solve = (item // n_draws) % n_solves
+    problem = (item // n_draws // n_solves).to(tl.int64)
+    point_labels += problem * n
+    keys += item.to(tl.int64) * n
+    values += problem * n_solves * n_draws
+    k0, k1, draw_low, draw_high, sign = _draw_words(seed, first_draw, draw, ANTITHETIC)
+    _grow_tree(
+        similarity + problem * n * n, point_labels, solve == 1, keys, n, sign * epsilon, k0, k1, draw_low, draw_high,
+        False, LABELS, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
+    if n_clusters.dtype.is_ptr():
+        k = tl.load(n_clusters + problem)
+    else:
+        k = n_clusters
+    if LABELS:
+        k = _clamp(k, point_labels, n, 2 * HALF)
+    index = tl.arange(0, 2 * HALF)
+    key = tl.load(keys + index, mask=index < n - 1, other=-1)
+    kept, failed = _kept_edges(key, _rank(keys, n - 1, key), n, k.to(tl.int32))
+    tl.store(values + solve * n_draws + draw, _value(key, kept, failed))
+    if COUNTS:
+        i, j, _ = _ends_of(key)
+        _count(counts + problem * n * n, tl.where(kept, i, -1), j, solve, n)
+    tl.debug_barrier()
+    ended = tl.atomic_add(counts + n_counts + problem, 1, sem="acq_rel")
+    if ended == n_solves * n_draws - 1:
+        tl.store(means + problem, _mean_of_draws(values, n_draws, LABELS, 128))
+        if COUNTS:
+            for start in range(0, n * n, 2048):
+                pair = problem * n * n + start + tl.arange(0, 2048)
+                inside = pair < (problem + 1) * n * n
+                count = tl.load(counts + pair, mask=inside, other=0, cache_modifier=".cg")
+                tl.store(adjacency + pair, _share(count.to(tl.float32), n_draws), mask=inside)
+
+
+@triton.jit
+def _share(count, n_draws):
+    """``count / n_draws``, correctly rounded: a quotient, and its remainder's share of it."""
+    draws = tl.full(count.shape, 1.0, tl.float32) * n_draws
+    if _INTERPRETED:
+        quotient = count / draws
+    else:
+        inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.full((), 1.0, tl.float32) * n_draws)
+        quotient = count * inverse
+        quotient = tl.fma(tl.fma(-quotient, draws, count), inverse, quotient)
+    return quotient
+
+
+def mean_in_one_launch(
+    similarity: torch.Tensor,
+    n_clusters: torch.Tensor | int,
+    labels: torch.Tensor | None = None,
+    *,
+    seed: torch.Tensor | int,
+    first_draw: torch.Tensor | int,
+    n_draws: int,
+    epsilon: float,
+    noise: str = "normal",
+    antithetic: bool = False,
+    with_adjacency: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Means over draws, of the value (...) and of the adjacency (..., n, n), for up to ``SMALL`` points.
+
+    The numbers of :func:`make_ready`, :func:`solve` with ``free``, and :func:`mean_values`, in one launch.
+    Similarity (..., n, n) of any float type need not be symmetric, n_clusters may be a number, labels are (..., n).
+    """
+    n = similarity.shape[-1]
+    similarity = similarity.contiguous()
+    points = similarity if labels is None else labels.contiguous()
+    n_problems = similarity.numel() // (n * n)
+    n_counts = n_problems * n * n if with_adjacency else 0
+    items = n_problems * n_draws * (1 if labels is None else 2)
+    counts = similarity.new_zeros(n_counts + n_problems, dtype=torch.int32)
+    means = similarity.new_empty(similarity.shape[:-2])
+    adjacency = torch.empty_like(similarity) if with_adjacency else None
+    if items:
+        warps = _num_warps(n)
+        kind = (warps, with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None)
+        with _device_of(similarity):
+            _launch_again(
+                _prim_and_mean, items,
+                (similarity, n_clusters, points, seed, first_draw, float(epsilon), n, n_draws, n_counts, counts,
+                 similarity.new_empty(items, dtype=torch.float32), similarity.new_empty(items * n, dtype=torch.int64),
+                 means, means if adjacency is None else adjacency,
+                 triton.next_power_of_2((n + 1) // 2), *kind[1:], warps),
+                (kind, n, n_draws, n_counts, *map(_class_of, (similarity, n_clusters, points, seed, first_draw))),
+                warps,
+            )  # fmt: skip
+    return means, adjacency
+
+
+_known_kernels: dict[Any, Any] = {}
+
+
+def _launch_again(kernel: Any, programs: int, arguments: tuple[Any, ...], key: Any, num_warps: int) -> None:
+    """Launch a kernel, from the second time on without Triton's look at every argument, most of what a launch costs.
+
+    ``key`` says all that the compiled kernel depends on: constants, numbers, and the class of what is not in it.
+    """
+    key = kernel, arguments[0].get_device(), key
+    known = _known_kernels.get(key)
+    if known is not None:
+        known[programs, 1, 1](*arguments)
+        return
+    compiled = kernel[(programs,)](*arguments, **_launch(num_warps))
+    if compiled is not None:  # the interpreter compiles nothing
+        _known_kernels[key] = compiled
+
+
+def _class_of(argument: torch.Tensor | int) -> Any:
+    """What Triton compiles for: of a tensor its type and alignment, of a number its size."""
+    if isinstance(argument, int):
+        return -(2**31) <= argument < 2**31
+    return argument.dtype, argument.data_ptr() % 16 == 0
+
+
+def _device_of(tensor: torch.Tensor) -> Any:
+    """A context in which the tensor's device is the current one; entering one takes a while, so only if it is not."""
+    if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)
+
+
+# --------------------------------------------------------------------------------------------------------------
 # Sums over draws
 
 
@@ -833,19 +1000,23 @@ def _by_problem(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _mean(values, means, n_draws, TWO: tl.constexpr, BLOCK: tl.constexpr):
+def _mean_of_draws(values, n_draws, TWO: tl.constexpr, BLOCK: tl.constexpr):
     """Mean over draws of one problem's values, or of the gaps between its two solves, none of them below zero."""
-    problem = tl.program_id(0).to(tl.int64)
-    values += problem * n_draws * (2 if TWO else 1)
     total = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, n_draws, BLOCK):
         draw = start + tl.arange(0, BLOCK)
-        value = tl.load(values + draw, mask=draw < n_draws, other=0.0)
+        value = tl.load(values + draw, mask=draw < n_draws, other=0.0, cache_modifier=".cg")
         if TWO:
-            value -= tl.load(values + n_draws + draw, mask=draw < n_draws, other=0.0)
+            value -= tl.load(values + n_draws + draw, mask=draw < n_draws, other=0.0, cache_modifier=".cg")
             value = tl.where(value < 0, 0.0, value)
         total += value
-    tl.store(means + problem, (tl.sum(total, axis=0) / n_draws).to(tl.float32))
+    return (tl.sum(total, axis=0) / n_draws).to(tl.float32)
+
+
+@triton.jit
+def _mean(values, means, n_draws, TWO: tl.constexpr, BLOCK: tl.constexpr):
+    problem = tl.program_id(0).to(tl.int64)
+    tl.store(means + problem, _mean_of_draws(values + problem * n_draws * (2 if TWO else 1), n_draws, TWO, BLOCK))
 
 
 def mean_values(values: torch.Tensor) -> torch.Tensor:
@@ -853,7 +1024,7 @@ def mean_values(values: torch.Tensor) -> torch.Tensor:
     n_problems, n_solves, n_draws = values.shape
     means = values.new_empty((n_problems,))
     if n_problems:
-        with torch.cuda.device_of(values):
+        with _device_of(values):
             _mean[(n_problems,)](values.contiguous(), means, n_draws, TWO=n_solves == 2, BLOCK=128, **_launch(1))
     return means
 
@@ -878,7 +1049,7 @@ def adjacency_counts(edges: torch.Tensor, n: int) -> torch.Tensor:
     counts = edges.new_zeros((n_problems, n, n), dtype=torch.int32)
     n_edges = n_draws * per_draw
     if n_problems * n_edges:
-        with torch.cuda.device_of(edges):
+        with _device_of(edges):
             grid = (triton.cdiv(n_edges, 256), n_solves, n_problems)
             _count_edges[grid](edges.contiguous(), counts, n, n_edges, BLOCK=256, **_launch(4))
     return counts
@@ -906,7 +1077,7 @@ def connectivity_counts(labels: torch.Tensor) -> torch.Tensor:
     counts = labels.new_empty((n_problems, n, n), dtype=torch.int32)
     if n_problems * n:
         labels = _by_problem(labels)
-        with torch.cuda.device_of(labels):
+        with _device_of(labels):
             tiles = triton.cdiv(n, 32)
             grid = (tiles, tiles, n_problems)
             _count_pairs[grid](labels, labels.stride(0), counts, n, n_draws, BLOCK=32, **_launch(4))
@@ -935,7 +1106,7 @@ def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Te
     products = cotangent.new_empty((n_problems, n_draws), dtype=torch.float32)
     if n_problems * n_draws:
         cotangent, edges = cotangent.float().contiguous(), _by_problem(edges)
-        with torch.cuda.device_of(edges):
+        with _device_of(edges):
             block = min(triton.next_power_of_2(max(edges.shape[2], 32)), 1024)
             _multiply_edges[(n_draws, n_problems)](
                 cotangent, edges, edges.stride(0), products, cotangent.shape[-1], n_draws, BLOCK=block, **_launch(4)
@@ -970,7 +1141,7 @@ def connectivity_products(cotangent: torch.Tensor, labels: torch.Tensor) -> torc
     partial = cotangent.new_empty((n_problems, tiles, n_draws), dtype=torch.float32)
     if partial.numel():
         cotangent, labels = cotangent.float().contiguous(), _by_problem(labels)
-        with torch.cuda.device_of(labels):
+        with _device_of(labels):
             grid = (tiles, triton.cdiv(n_draws, 16), n_problems)
             _multiply_pairs[grid](
                 cotangent, labels, labels.stride(0), partial, n, n_draws, DRAWS=16, BLOCK=block, **_launch(4)
@@ -1046,7 +1217,7 @@ def noise_sum(
     if result.numel():
         half = (n + 1) // 2
         block = min(triton.next_power_of_2(half), 32)
-        with torch.cuda.device_of(weights):
+        with _device_of(weights):
             _weigh_noise[(half, triton.cdiv(half, block), n_problems)](
                 weights.float().contiguous(), seed, first_draw, result, n, n_draws,
                 DRAWS=8, BLOCK=block, GUMBEL=noise == "gumbel", ANTITHETIC=antithetic, **_launch(4),
