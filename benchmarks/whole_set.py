@@ -89,7 +89,8 @@ def main() -> None:
             print(f"seed {seed}: withheld {hidden.tolist()}, trained {seconds:.0f} s", flush=True)
         n_labels = "all labels" if arguments.labels is None else f"{arguments.labels} labels"
         print(f"\nMNIST, {n_labels}, {withheld} classes withheld, mean over seeds {arguments.seeds} of the test set")
-        print("| clusters of the embedding | ARI | accuracy | ARI seen | accuracy seen | ARI withheld | accuracy withheld | k |")
+        columns = [f"{score}{part}" for part in ("", " seen", " withheld") for score in ("ARI", "accuracy")]
+        print(f"| clusters of the embedding | {' | '.join(columns)} | k |")
         print("|---|" + "---:|" * 7)
         for name in tables[0]:
             values = np.array([table[name] for table in tables])

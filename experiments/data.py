@@ -64,8 +64,8 @@ def choose_labels(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Labels with -1 for unknown, and the classes that are never labelled.
 
-    ``withheld`` classes, chosen by the seed, have no labels; of the others ``n_labels`` in all are known, as balanced as
-    possible, or every one if ``n_labels`` is None.
+    ``withheld`` classes, chosen by the seed, have no labels; of the others ``n_labels`` in all are known, as balanced
+    as possible, or every one if ``n_labels`` is None.
     """
     rng = np.random.default_rng([seed, withheld])
     classes = np.unique(y)
