@@ -64,7 +64,9 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
         check_bounds(n_clusters, n_clusters, n_points)
         # On a device this is a fill: nothing travels.
         placed = {"device": like.device} if on_torch else {}
-        return xp.full((math.prod(batch_shape),), n_clusters, dtype=xp.int64, **placed)
+        # On JAX, "int" is what its switch for 64 bits says; asking for more is a warning.
+        integer = int if framework_of(like) == "jax" else xp.int64
+        return xp.full((math.prod(batch_shape),), n_clusters, dtype=integer, **placed)
     if framework_of(n_clusters) == "numpy":
         n_clusters = np.asarray(n_clusters)
         if n_clusters.dtype.kind not in "iu":
@@ -142,7 +144,7 @@ def prepare(
     n_problems = math.prod(batch_shape)
     if known is not None:
         if known.relation is None:
-            labels = _place(known.labels, array, (*batch_shape, n)).reshape(n_problems, n)
+            labels = _place(_short(known.labels, array), array, (*batch_shape, n)).reshape(n_problems, n)
         else:
             relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(n_problems, n, n)
         if clamp and (on_host or labels is None):
@@ -170,6 +172,16 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
     return xp.broadcast_to(xp.asarray(known), shape)
 
 
+def _short(labels: Any, like: Any) -> Any:
+    """Labels as they are; for JAX, which has 32 bits by default, those from NumPy are numbered anew if they need more."""
+    if framework_of(like) != "jax" or framework_of(labels) != "numpy" or labels.max() <= np.iinfo(np.int32).max:
+        return labels
+    numbers = np.unique(labels[labels >= 0], return_inverse=True)[1]
+    shortened = np.full(labels.shape, -1, np.int32)
+    shortened[labels >= 0] = numbers
+    return shortened
+
+
 def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
     """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
     return n_clusters.clip(*Constraints(labels=labels).label_range())
@@ -189,10 +201,9 @@ def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
         )
 
 
-def check_reached(edges: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
-    """A ValueError if some draw's forest, edges (problems, draws, n - 1, 2), has more trees than asked for."""
-    n = edges.shape[2] + 1
-    n_trees = n - (edges[..., 0] >= 0).sum(-1).min(-1, initial=n)
+def check_reached(n_edges: NDArray[Any], n_clusters: NDArray[Any], n_points: int, constrained: bool) -> None:
+    """A ValueError if some draw's forest, of ``n_edges`` (problems, draws), has more trees than asked for."""
+    n_trees = n_points - n_edges.min(-1, initial=n_points)
     stuck = np.flatnonzero(n_trees > n_clusters)
     if stuck.size:
         p = stuck[0]
