@@ -281,7 +281,9 @@ def _seed_words(seed: Any) -> Any:
     if seed is None:
         # JAX has no global generator. A number drawn while a function is traced would be the same in all its runs.
         if isinstance(jnp.zeros(()), jax.core.Tracer):
-            raise ValueError("seed=None inside jit would draw once, when compiled. Pass an integer or a JAX key as seed.")
+            raise ValueError(
+                "seed=None inside jit would draw once, when compiled. Pass an integer or a JAX key as seed."
+            )
         seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
     if not isinstance(seed, Array):
         return xla.as_words(check_integer("seed", seed))

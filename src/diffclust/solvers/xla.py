@@ -1,20 +1,20 @@
 """The forest solver for JAX: an XLA program, vectorised over problems and draws, noise made inside it.
 
-Weights ``similarity + epsilon * noise`` are held as *ordered integers* (floats mapped to integers of the same order), one
-n x n matrix for each draw of a chunk; draws are solved chunk after chunk, so that no array has ``n_draws * n * n``
-elements unless the problem is small. A spanning tree is n slots, each of which is empty or holds an edge and its weight.
+Weights ``similarity + epsilon * noise`` are held as *ordered integers* (floats mapped to integers of the same order),
+one n x n matrix for each draw of a chunk. Draws are solved chunk after chunk, so no array has ``n_draws * n * n``
+elements unless the problem is small. A spanning tree is n slots; each is empty or holds an edge and its weight.
 
 Two algorithms grow the same tree. Prim (:func:`_prim`) reads every weight once, but takes n rounds: best on a CPU.
-Borůvka (:func:`_boruvka`) reads all of them in each of at most log2(n) rounds: best on a GPU, where a round costs a few
-kernel launches whatever its size. With labels and must-links first, the constrained forest is a tree as well: it is grown
-inside each labelled group, then from all labelled points, glued to one root, to the others. Constraints of another form,
-and labelled groups that missing edges cut into pieces, go through :func:`_agglomerate`, the greedy itself.
+Borůvka (:func:`_boruvka`) reads all of them in each of at most log2(n) rounds: best on a GPU, where a round costs some
+kernel launches whatever its size. With labels and must-links first, the constrained forest is a tree as well: grown
+inside each labelled group, then from all labelled points, glued to one root, to the others. Constraints of another
+form, and labelled groups that missing edges cut into pieces, go through :func:`_agglomerate`, the greedy itself.
 
-The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fuse a multiplication and an addition into one
-operation that rounds once; :func:`_rounded` stands between the two where that would change a bit.
+The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fuse a multiplication and an addition into
+one operation that rounds once; :func:`_rounded` stands between the two where that would change a bit.
 
-All functions are pure functions of arrays with a leading dimension of problems. Seeds and numbers of draws have 64 bits,
-which JAX has not by default: they are pairs of words, see :func:`as_words`.
+All functions are pure functions of arrays with a leading dimension of problems. Seeds and numbers of draws have 64
+bits, more than JAX's integers have by default: they are pairs of words, see :func:`as_words`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ try:
 except ImportError as error:
     raise ImportError("The JAX solver needs JAX: pip install 'diffclust[jax]'.") from error
 
-CHUNK_BYTES = 64 << 20  # of one n x n matrix of weights for every problem and draw of a chunk
-MAX_POINTS = 46340  # an edge (i, j) is the int32 i * n + j
+# Of the n x n matrices of weights of a chunk of draws: what stays in the caches of a CPU, or keeps a GPU busy.
+CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 256 << 20}
+MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + bit
 
 _STATIC = ("n", "n_draws", "noise", "antithetic", "must_link_first", "free")
 
@@ -46,7 +47,6 @@ _STATIC = ("n", "n_draws", "noise", "antithetic", "must_link_first", "free")
 def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
     names = inspect.signature(function).parameters
     return jax.jit(function, static_argnames=[name for name in _STATIC if name in names])
-
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -281,10 +281,9 @@ def _boruvka(weights: Array, component: Array) -> _Tree:
     def best_edges(component: Array) -> _Tree:
         """The best edge of each component to another one, in the slot of the component."""
         between = component[..., :, None] != component[..., None, :]
-        # For every point (column), over the others (rows): reductions over rows run in vectors.
-        best = jnp.where(between, weights, lowest).max(-2)
-        is_best = between & (weights == best[..., None, :])
-        other = jnp.where(is_best, point[:, None], n).min(-2)  # of equal ones the smaller pair
+        best = jnp.where(between, weights, lowest).max(-1)
+        is_best = between & (weights == best[..., None])
+        other = jnp.where(is_best, point, n).min(-1)  # of equal ones the smaller pair
         code = jnp.minimum(point, other) * n + jnp.maximum(point, other)
         of_component = _put(jnp.full_like(best, lowest), component, best, "max")
         first = (best == _take(of_component, component)) & (best > lowest)
@@ -294,8 +293,7 @@ def _boruvka(weights: Array, component: Array) -> _Tree:
     def join(state: tuple[Array, _Tree, _Tree]) -> tuple[Array, _Tree, _Tree]:
         component, tree, best = state
         exists = best.weights > lowest
-        ends = (_take(component, end) for end in (best.codes // n, best.codes % n))
-        first, second = ends
+        first, second = (_take(component, end) for end in (best.codes // n, best.codes % n))
         parent = jnp.where(exists, jnp.where(first == point, second, first), point)
         # Two components that chose each other chose the same edge: the smaller one stays.
         parent = jnp.where((_take(parent, parent) == point) & (point < parent), point, parent)
@@ -313,20 +311,58 @@ def _boruvka(weights: Array, component: Array) -> _Tree:
     return lax.while_loop(is_open, join, (component, empty, best_edges(component)))[1]
 
 
+def _prim(weights: Array, component: Array) -> _Tree:
+    """The same by adding one point after the other. Slot v is filled when point v is added, by the edge that adds it.
+
+    Points of the component that has several come first, as if edges of the highest weight led to them, and where no
+    edge leads on, the next point is added without one.
+    """
+    n, lowest = weights.shape[-1], _lowest(weights.dtype)
+    highest = np.array(np.iinfo(weights.dtype).max, weights.dtype)
+    point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), component.shape)
+    start = jnp.where(component != point, component, 0).max(-1, keepdims=True)
+    # A dimension of solves that share the weights has length 1 there.
+    outer = jnp.meshgrid(*(jnp.arange(d) for d in component.shape[:-1]), indexing="ij", sparse=True)
+    outer = [index if d > 1 else 0 for index, d in zip(outer, weights.shape[:-2], strict=True)]
+
+    def step(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        key, parent, is_open = state
+        best = jnp.where(is_open, key, lowest).max(-1, keepdims=True)
+        code = jnp.minimum(point, parent) * n + jnp.maximum(point, parent)
+        # The last bit says whether the new point is the larger end.
+        candidate = jnp.where(is_open & (key == best), 2 * code + (point > parent), 2 * n * n)
+        first = candidate.min(-1, keepdims=True)
+        u = jnp.where(first % 2 == 1, (first // 2) % n, (first // 2) // n)
+        is_open = is_open & (point != u)
+        row = weights[(*outer, u[..., 0])]
+        better = is_open & ((row > key) | ((row == key) & (u < parent)))
+        return jnp.where(better, row, key), jnp.where(better, u, parent), is_open
+
+    state = jnp.where(component == start, highest, lowest), point, jnp.ones(component.shape, bool)
+    key, parent, _ = lax.fori_loop(0, n - 1, step, state)
+    tree = _Tree(jnp.minimum(point, parent) * n + jnp.maximum(point, parent), key)
+    return _masked(tree, key < highest)
+
+
 def _grow(weights: Array, component: Array) -> _Tree:
-    return _boruvka(weights, component)
-
-
-def _rank(tree: _Tree) -> Array:
-    """For each slot how many hold a stronger edge."""
-    codes, weights = ((a[..., :, None], a[..., None, :]) for a in tree)
-    stronger = (weights[0] > weights[1]) | ((weights[0] == weights[1]) & (codes[0] < codes[1]))
-    return stronger.sum(-2, dtype=jnp.int32)
+    """A maximum spanning tree, less its edges inside the one component that may have several points."""
+    return lax.platform_dependent(weights, component, cpu=_prim, default=_boruvka)
 
 
 def _strongest(tree: _Tree, n_keep: Array) -> _Tree:
     """The ``n_keep`` (...) strongest edges of the tree."""
-    return _masked(tree, _rank(tree) < n_keep[..., None])
+    codes, weights = tree
+    n_keep = n_keep[..., None]
+
+    def nth(array: Array, position: Array) -> Array:
+        return _take(lax.sort(array), position.clip(min=0))
+
+    # Two sorts of one array are faster than one sort by two keys.
+    weakest = ~nth(~weights, n_keep - 1)
+    stronger, tied = weights > weakest, weights == weakest
+    n_tied = n_keep - stronger.sum(-1, keepdims=True, dtype=jnp.int32)
+    last = nth(jnp.where(tied, codes, np.iinfo(np.int32).max), n_tied - 1)
+    return _masked(tree, (stronger | (tied & (codes <= last))) & (n_keep > 0))
 
 
 def _masked(tree: _Tree, kept: Array) -> _Tree:
@@ -439,7 +475,9 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
     n_known = known.sum(-1, dtype=jnp.int32)
     if free:
         outside = _grow(weights[:, None], jnp.stack([point, glued], 1))
-        n_keep = jnp.stack(jnp.broadcast_arrays(n - n_clusters[:, None], n - n_known + n_groups - n_clusters[:, None]), 1)
+        n_keep = jnp.stack(
+            jnp.broadcast_arrays(n - n_clusters[:, None], n - n_known + n_groups - n_clusters[:, None]), 1
+        )
         free_forest, outside = (_Tree(*(a[:, s] for a in _strongest(outside, n_keep))) for s in (0, 1))
     else:
         outside = _strongest(_grow(weights, glued), n - n_known + n_groups - n_clusters[:, None])
@@ -453,7 +491,9 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
 
 def _first_of_group(labels: Array) -> Array:
     """Whether a point is labelled and the first one with its label."""
-    return (labels >= 0) & (jnp.argmax(labels[..., :, None] == labels[..., None, :], -1) == jnp.arange(labels.shape[-1]))
+    return (labels >= 0) & (
+        jnp.argmax(labels[..., :, None] == labels[..., None, :], -1) == jnp.arange(labels.shape[-1])
+    )
 
 
 def _stack(trees: list[_Tree]) -> _Tree:
@@ -488,7 +528,8 @@ def _forests(
 
 
 def _n_chunks(n_problems: int, n: int, n_draws: int) -> int:
-    return min(n_draws, math.ceil(4 * n_problems * n * n * n_draws / CHUNK_BYTES)) or 1
+    budget = CHUNK_BYTES.get(jax.default_backend(), CHUNK_BYTES["gpu"])
+    return min(n_draws, math.ceil(4 * n_problems * n * n * n_draws / budget)) or 1
 
 
 def _over_chunks(
@@ -524,7 +565,8 @@ def _solve_chunk(
     position: Array, *, noise: str, antithetic: bool, must_link_first: bool, free: bool,
 ) -> _Tree:  # fmt: skip
     """Forests of the draws at these positions; a problem with a NaN has no edges."""
-    weights = _weights(similarity, words, epsilon, position, noise, antithetic)
+    # The barrier keeps XLA from making the noise once for each use of it.
+    weights = lax.optimization_barrier(_weights(similarity, words, epsilon, position, noise, antithetic))
     tree = _forests(weights, n_clusters.astype(jnp.int32), labels, relation, must_link_first, free)
     return _masked(tree, ~jnp.isnan(similarity).any((-1, -2))[:, None, None, None])
 
@@ -551,10 +593,9 @@ def _values(similarity: Array, tree: _Tree) -> Array:
 
 def _sorted_edges(tree: _Tree) -> Array:
     """(..., n - 1, 2) edges by decreasing weight, then (-1, -1)."""
-    *shape, n = tree.codes.shape
-    position = jnp.where(tree.codes >= 0, _rank(tree), n)
-    codes = _put(jnp.full((*shape, n - 1), -1, jnp.int32), position, tree.codes, "set")
-    return jnp.where(codes[..., None] >= 0, jnp.stack([codes // n, codes % n], -1), -1)
+    n = tree.codes.shape[-1]
+    codes = lax.sort((~tree.weights, tree.codes), num_keys=2)[1][..., : n - 1, None]
+    return jnp.where(codes >= 0, jnp.concatenate([codes // n, codes % n], -1), -1)
 
 
 def _number_trees(codes: Array) -> Array:
