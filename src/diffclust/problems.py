@@ -173,7 +173,7 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _short(labels: Any, like: Any) -> Any:
-    """Labels as they are; for JAX, which has 32 bits by default, those from NumPy are numbered anew if they need more."""
+    """Labels as they are; for JAX, whose integers have 32 bits, those of NumPy are numbered anew if they need more."""
     if framework_of(like) != "jax" or framework_of(labels) != "numpy" or labels.max() <= np.iinfo(np.int32).max:
         return labels
     numbers = np.unique(labels[labels >= 0], return_inverse=True)[1]

@@ -1,7 +1,7 @@
 """Expectations on JAX arrays: differentiable, and folded into one batch of problems under ``vmap``.
 
-The derivative rules are those of ``perturbed.py``. Values can be read, and bad ones be an error, only where nothing traces
-them; under ``jit`` a NaN gives NaN, and k outside the range of an operator's constraints is not noticed.
+The derivative rules are those of ``perturbed.py``. Values can be read, and bad ones be an error, only where nothing
+traces them; under ``jit`` a NaN gives NaN, and k outside the range of an operator's constraints is not noticed.
 """
 
 from __future__ import annotations
@@ -290,8 +290,8 @@ def _seed_words(seed: Any) -> Any:
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.ndim:
             raise TypeError(f"seed must be one JAX key, got keys of shape {seed.shape}. Use jax.vmap for many.")
-        seed = jax.random.key_data(seed)
-        seed = seed if seed.shape == (2,) else jax.random.bits(jax.random.wrap_key_data(seed), (2,), jnp.uint32)
+        data = jax.random.key_data(seed)
+        seed = data if data.shape == (2,) else jax.random.bits(seed, (2,), jnp.uint32)
     if seed.shape == (2,) and seed.dtype == jnp.uint32:  # the high word first
         return seed[None, ::-1]
     return _integer_words("seed", seed)
@@ -302,7 +302,7 @@ def _integer_words(name: str, value: Any) -> Any:
         return xla.as_words(check_integer(name, value))
     if not jnp.issubdtype(value.dtype, jnp.integer) or value.ndim:
         raise TypeError(
-            f"{name} must be an integer or a 0-d integer array (a seed also a JAX key), got {value.dtype} {value.shape}."
+            f"{name} must be an integer, a 0-d integer array or, as seed, a JAX key, got {value.dtype} {value.shape}."
         )
     return xla.as_words(value)
 
@@ -320,7 +320,7 @@ def values(
     problem: Problem, draws: Draws, *, must_link_first: bool, gap: bool = False, strict: bool = False,
     with_labels: bool = False,
 ) -> tuple[Any, Forests | None]:  # fmt: skip
-    """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and, if asked for, the forests."""
+    """Mean value (problems,), or with ``gap`` the mean of free less constrained value; and with labels the forests."""
     ready = _ready(problem, draws, must_link_first, gap, strict)
     return value_and_forests(*ready) if with_labels else (expected_value(*ready), None)
 

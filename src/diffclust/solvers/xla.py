@@ -189,6 +189,7 @@ def _noise(words: Any, position: Any, n: int, noise: str, antithetic: bool, zero
         for a in (columns, rows, low[..., None], high[..., None], words[:, 0, None, None], words[:, 1, None, None])
     )
     word = _philox(columns, rows, low, high, k0, k1)
+    z: tuple[Array, ...]
     if noise == "normal":
         z = (*_normal_pair(word[0], word[1], zero), *_normal_pair(word[2], word[3], zero))
     else:
@@ -322,8 +323,8 @@ def _prim(weights: Array, component: Array) -> _Tree:
     point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), component.shape)
     start = jnp.where(component != point, component, 0).max(-1, keepdims=True)
     # A dimension of solves that share the weights has length 1 there.
-    outer = jnp.meshgrid(*(jnp.arange(d) for d in component.shape[:-1]), indexing="ij", sparse=True)
-    outer = [index if d > 1 else 0 for index, d in zip(outer, weights.shape[:-2], strict=True)]
+    grid = jnp.meshgrid(*(jnp.arange(d) for d in component.shape[:-1]), indexing="ij", sparse=True)
+    outer = [index if d > 1 else 0 for index, d in zip(grid, weights.shape[:-2], strict=True)]
 
     def step(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         key, parent, is_open = state
@@ -471,16 +472,15 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
     known = jnp.broadcast_to(known[:, None], shape)
     root = jnp.where(known & (inside.weights == lowest), point, n).min(-1, keepdims=True)
     glued = jnp.where(known, root, point)
-    n_groups = (_first_of_group(labels)).sum(-1, dtype=jnp.int32)[:, None]
+    n_groups = _first_of_group(labels).sum(-1, dtype=jnp.int32)[:, None]
     n_known = known.sum(-1, dtype=jnp.int32)
+    n_outside = n - n_known + n_groups - n_clusters[:, None]
     if free:
         outside = _grow(weights[:, None], jnp.stack([point, glued], 1))
-        n_keep = jnp.stack(
-            jnp.broadcast_arrays(n - n_clusters[:, None], n - n_known + n_groups - n_clusters[:, None]), 1
-        )
+        n_keep = jnp.stack(jnp.broadcast_arrays(n - n_clusters[:, None], n_outside), 1)
         free_forest, outside = (_Tree(*(a[:, s] for a in _strongest(outside, n_keep))) for s in (0, 1))
     else:
-        outside = _strongest(_grow(weights, glued), n - n_known + n_groups - n_clusters[:, None])
+        outside = _strongest(_grow(weights, glued), n_outside)
     forest = _Tree(*(jnp.where(inside.weights > lowest, a, b) for a, b in zip(inside, outside, strict=True)))
 
     is_cut = n_inside < n_known - n_groups
@@ -660,7 +660,7 @@ def solve(
         trees = jnp.where(broken, 0, _number_trees(tree.codes))
         return Forests(_sorted_edges(tree), trees, _values(similarity, tree)), ()
 
-    return _over_chunks(chunk, *similarity.shape[:2], n_draws)[0]
+    return _over_chunks(chunk, len(similarity), similarity.shape[-1], n_draws)[0]
 
 
 class Expectation(NamedTuple):
@@ -699,7 +699,7 @@ def expect(
         real = (position < n_draws)[:, None]
         return (_values(similarity, tree), n_edges), _count(jnp.where(real, tree.codes, -1), n)
 
-    (values, n_edges), counts = _over_chunks(chunk, *similarity.shape[:2], n_draws)
+    (values, n_edges), counts = _over_chunks(chunk, len(similarity), similarity.shape[-1], n_draws)
     return Expectation(values, n_edges, counts)
 
 
@@ -708,7 +708,7 @@ def expect(
 
 
 def _count(codes: Array, n: int) -> Array:
-    """(problems, n, n) int32, how many of the codes (problems, solves, ...) are each edge, less those of a second solve."""
+    """(problems, n, n) int32, how often each edge is in codes (problems, solves, ...), less those of a second solve."""
     sign = 1 - 2 * jnp.arange(codes.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (codes.ndim - 2))
     codes, sign = (a.reshape(codes.shape[0], math.prod(codes.shape[1:])) for a in jnp.broadcast_arrays(codes, sign))
     index = jnp.where(codes >= 0, codes, n * n)
