@@ -5,8 +5,8 @@
     python benchmarks/loss.py --reference reference --device cuda --points 64 256
 
 Their code needs JAX and is never part of this repository. Without --reference only ours is timed, on torch and, where
-it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on the
-same perturbed matrices must return the same forests. Times are medians.
+it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
+the same perturbed matrices must return the same forests. Times are medians.
 """
 
 import argparse
