@@ -8,7 +8,7 @@ from scipy.cluster import hierarchy as scipy_hierarchy
 from scipy.spatial.distance import squareform
 from sklearn.cluster import AgglomerativeClustering
 
-from diffclust import Hierarchy, negative_squared_distances, spanning_forest
+from diffclust import Constraints, Hierarchy, negative_squared_distances, spanning_forest
 from oracles import components, kept_edges, random_similarity, similarities
 
 
@@ -50,7 +50,9 @@ def test_one_tree_answers_every_k(similarity):
     assert np.isfinite(hierarchy.weights).all()
     for k in range(1, n + 1):
         if k < n_pieces:
-            with pytest.raises(ValueError, match=f"n_clusters={k} cannot be reached.*{n_pieces} *components"):
+            with pytest.raises(
+                ValueError, match=f"n_clusters={k} cannot be reached.*cut into {n_pieces} to {n} .*-inf"
+            ):
                 hierarchy.labels(k)
             continue
         forest = spanning_forest(similarity, k)
@@ -198,7 +200,7 @@ def assert_guard_equals_naive(hierarchy, min_cluster_size):
     pieces = np.array(expected[n_pieces])
     for k in range(n_pieces, n + 1):
         if k > most:
-            with pytest.raises(ValueError, match=f"min_cluster_size={min_cluster_size}: at most {most} clusters"):
+            with pytest.raises(ValueError, match=f"min_cluster_size={min_cluster_size}: .* to {most} clusters"):
                 hierarchy.labels(k, min_cluster_size)
             continue
         labels = hierarchy.labels(k, min_cluster_size=min_cluster_size)
@@ -257,3 +259,86 @@ def test_asking_twice_gives_the_same():
     second = [hierarchy.labels(k, m) for m in (2, 3, 2) for k in (1, 2, 3)]
     assert np.array_equal(first, second)
     assert np.array_equal(first[:3], first[6:])
+
+
+# ------------------------------------------------------------------------------------------------------- constraints
+
+
+def some_points(rng, n):
+    return negative_squared_distances(rng.normal(size=(n, 2)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_label_constraints_give_the_constrained_forest_for_every_k(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 30))
+    similarity = some_points(rng, n) if seed % 2 else symmetric_integers(rng, n)
+    labels = np.where(rng.random(n) < 0.5, -1, rng.integers(0, 4, n))
+    known = Constraints.from_labels(labels)
+    hierarchy = Hierarchy.from_similarity(similarity).constrained(known)
+    assert hierarchy.feasible_clusters() == (known.min_clusters, known.max_clusters)
+    for k in range(known.min_clusters, known.max_clusters + 1):
+        clusters = hierarchy.labels(k)
+        assert known.agree(clusters)
+        if seed % 2:  # without ties
+            np.testing.assert_array_equal(clusters, spanning_forest(similarity, k, constraints=known).labels)
+
+
+def symmetric_integers(rng, n):
+    upper = np.triu(rng.integers(0, 4, (n, n)), 1)
+    return (upper + upper.T).astype(float)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pair_constraints_give_the_greedy_forest_for_every_k(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(4, 25))
+    similarity, truth = some_points(rng, n), rng.integers(0, 3, n)
+    pairs = [(i, j) for i, j in rng.integers(0, n, (8, 2)) if i != j]
+    known = Constraints.from_pairs(
+        n, [p for p in pairs if truth[p[0]] == truth[p[1]]], [p for p in pairs if truth[p[0]] != truth[p[1]]]
+    )
+    greedy = Hierarchy.from_similarity(similarity, known)
+    on_tree = Hierarchy.from_similarity(similarity).constrained(known)
+    for hierarchy in (greedy, on_tree):
+        lowest, highest = hierarchy.feasible_clusters()
+        assert highest == known.max_clusters
+        for k in range(lowest, highest + 1):
+            clusters = hierarchy.labels(k)
+            assert known.agree(clusters)
+            assert clusters.max() + 1 == k
+    for k in range(greedy.feasible_clusters()[0], known.max_clusters + 1):
+        np.testing.assert_array_equal(greedy.labels(k), spanning_forest(similarity, k, constraints=known).labels)
+
+
+def test_new_clusters_beside_labelled_groups_keep_to_the_size_guard():
+    x = np.concatenate([np.arange(5.0), 20 + np.arange(5.0), 50 + np.arange(5.0), [90.0]])
+    labels = np.full(16, -1)
+    labels[[0, 7]] = 0, 1
+    hierarchy = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x))).constrained(Constraints.from_labels(labels))
+    assert hierarchy.labels(3).tolist() == [0] * 5 + [1] * 10 + [2]  # the outlier takes the cut
+    assert hierarchy.labels(3, min_cluster_size=3).tolist() == [0] * 5 + [1] * 5 + [2] * 6
+    with pytest.raises(ValueError, match="2 to 3 clusters"):
+        hierarchy.labels(4, min_cluster_size=5)
+    with pytest.raises(ValueError, match="n_clusters=1 cannot be reached: this tree can be cut into 2 to 16"):
+        hierarchy.labels(1)
+
+
+def test_must_links_are_merged_first_in_the_linkage_matrix():
+    x = np.array([0.0, 1.0, 5.0, 6.5])
+    free = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x)))
+    z = free.constrained(Constraints.from_pairs(4, must_link=[(0, 3)])).linkage_matrix()
+    assert z[0, :2].tolist() == [0, 3]
+    assert (np.diff(z[:, 2]) >= 0).all()
+    assert np.isfinite(z).all()
+
+
+def test_constraints_that_do_not_fit_the_hierarchy():
+    hierarchy = Hierarchy.from_similarity(np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="about 2 points"):
+        hierarchy.constrained(Constraints.from_labels([0, 1]))
+    with pytest.raises(TypeError, match="Constraints object"):
+        hierarchy.constrained(None)
+    once = hierarchy.constrained(Constraints.from_labels([0, 0, -1]))
+    with pytest.raises(ValueError, match="constrained already"):
+        once.constrained(Constraints.from_labels([0, -1, 1]))

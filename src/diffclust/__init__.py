@@ -5,28 +5,30 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from diffclust import constraints, forest, losses, metrics, noise, perturbed, similarity, solvers
+from diffclust import constraints, forest, losses, metrics, noise, perturbed, similarity, solvers, stability
 from diffclust.constraints import Constraints
 from diffclust.forest import Forest, Hierarchy, spanning_forest
 from diffclust.losses import connectivity_loss, fenchel_young_loss, partial_fenchel_young_loss
 from diffclust.perturbed import perturbed_adjacency, perturbed_connectivity, perturbed_value
 from diffclust.similarity import cosine_similarities, mutual_reachability, negative_squared_distances, standardize
+from diffclust.stability import choose_n_clusters, soft_memberships
 
 if TYPE_CHECKING:
-    from diffclust import nn
+    from diffclust import cluster, nn
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Constraints", "Forest", "Hierarchy", "connectivity_loss", "constraints", "cosine_similarities",
-    "fenchel_young_loss", "forest", "losses", "metrics", "mutual_reachability", "negative_squared_distances", "nn",
-    "noise", "partial_fenchel_young_loss", "perturbed", "perturbed_adjacency", "perturbed_connectivity",
-    "perturbed_value", "similarity", "solvers", "spanning_forest", "standardize",
+    "Constraints", "Forest", "Hierarchy", "choose_n_clusters", "cluster", "connectivity_loss", "constraints",
+    "cosine_similarities", "fenchel_young_loss", "forest", "losses", "metrics", "mutual_reachability",
+    "negative_squared_distances", "nn", "noise", "partial_fenchel_young_loss", "perturbed", "perturbed_adjacency",
+    "perturbed_connectivity", "perturbed_value", "similarity", "soft_memberships", "solvers", "spanning_forest",
+    "stability", "standardize",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """``diffclust.nn`` imports torch, so it is loaded when it is first asked for."""
-    if name == "nn":
-        return import_module("diffclust.nn")
+    """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
+    if name in ("nn", "cluster"):
+        return import_module(f"diffclust.{name}")
     raise AttributeError(f"module 'diffclust' has no attribute {name!r}")

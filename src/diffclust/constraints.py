@@ -152,6 +152,30 @@ class Constraints:
         where = namespace_of(labels).where
         return where(identity_mask(self.n_points, labels), 1.0, where(known, where(same, 1.0, 0.0), float("nan")))
 
+    def groups(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Of one problem: for each point the number of its must-link group, -1 where nothing is known of it; and for
+        each pair of groups whether they must stay apart.
+        """
+        if self.batch_shape:
+            raise ValueError(f"groups are those of one problem, got constraints of batch shape {self.batch_shape}.")
+        if self.relation is None:
+            labels = to_numpy(self.labels)
+            names, group = np.unique(labels, return_inverse=True)
+            group = np.where(labels < 0, -1, group - (names < 0).sum())
+            return group, ~np.eye(int((names >= 0).sum()), dtype=bool)
+        relation = to_numpy(self.relation)
+        leader = (relation == SAME).argmax(1)
+        involved = (relation != UNKNOWN).sum(1) > 1  # a point is related to itself
+        leaders = np.unique(leader[involved])
+        group = np.where(involved, np.searchsorted(leaders, leader), -1)
+        return group, relation[np.ix_(leaders, leaders)] == DIFFERENT
+
+    def restrict(self, points: Any) -> Constraints:
+        """What is known about some of the points, given by their numbers."""
+        if self.relation is None:
+            return Constraints(labels=self.labels[..., points])
+        return Constraints(relation=self.relation[..., points, :][..., points])
+
     def agree(self, clustering: Any) -> Any:
         """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
         clustering = to_numpy(clustering)

@@ -13,7 +13,7 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.noise import Draws
-from diffclust.problems import check_count, check_flag, prepare
+from diffclust.problems import check_constraints, check_count, check_flag, prepare
 from diffclust.similarity import check_similarity
 from diffclust.solvers import solver_for
 
@@ -84,18 +84,21 @@ class Hierarchy:
     """The maximum spanning tree of all points: single linkage for every number of clusters.
 
     Attributes:
-        edges: (n - 1, 2) int32, by decreasing similarity. Where -inf edges leave the graph in c pieces there are n - c.
+        edges: (n - 1, 2) int32, by decreasing similarity. Where -inf edges or constraints leave the graph in c pieces
+            there are n - c.
         weights: their similarities.
+        n_fixed: number of leading edges that no cut may take, must-links, with weight inf; see :meth:`constrained`.
     """
 
     n_points: int
     edges: NDArray[np.int32]
     weights: NDArray[Any]
+    n_fixed: int = 0
     _cuts: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_similarity(cls, similarity: Any) -> Hierarchy:
-        """From one (n, n) similarity matrix.
+    def from_similarity(cls, similarity: Any, constraints: Constraints | None = None) -> Hierarchy:
+        """From one (n, n) similarity matrix; with constraints, see :meth:`constrained`, by the greedy over all pairs.
 
         >>> points = np.array([[0.0], [0.1], [1.0], [1.2]])
         >>> hierarchy = Hierarchy.from_similarity(-np.abs(points - points.T))
@@ -105,10 +108,20 @@ class Hierarchy:
         matrix = check_similarity(to_numpy(similarity))
         if matrix.ndim != 2:
             raise ValueError(f"A hierarchy is of one problem: similarity must have shape (n, n), got {matrix.shape}.")
-        forests = solver_for(matrix).solve(matrix[None], np.array([1]))
+        known = check_constraints(constraints, len(matrix), ())
+        relation = None if known is None or known.relation is None else known.relation[None]
+        # Where constraints forbid one cluster, the greedy goes on until nothing can be joined.
+        forests = solver_for(matrix).solve(matrix[None], np.array([1]), relation=relation, free=relation is None)
         edges = forests.edges[0, 0, 0]
         edges = edges[edges[:, 0] >= 0]
-        return cls(len(matrix), edges, matrix[edges[:, 0], edges[:, 1]])
+        weights = matrix[edges[:, 0], edges[:, 1]]
+        if known is None:
+            return cls(len(matrix), edges, weights)
+        if known.relation is None:
+            return cls(len(matrix), edges, weights).constrained(known)
+        must_link = known.relation[edges[:, 0], edges[:, 1]] == 1
+        order = np.argsort(~must_link, kind="stable")
+        return cls(len(matrix), edges[order], np.where(must_link, np.inf, weights)[order], int(must_link.sum()))
 
     def labels(self, n_clusters: int, min_cluster_size: int = 1) -> NDArray[np.int32]:
         """The clusters for k = ``n_clusters``, numbered by their smallest point.
@@ -119,39 +132,79 @@ class Hierarchy:
         from diffclust.solvers.tree import number_trees
 
         n_clusters = check_count("n_clusters", n_clusters, self.n_points)
-        min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
-        n_pieces = self.n_points - len(self.edges)
-        if n_clusters < n_pieces:
-            raise ValueError(
-                f"n_clusters={n_clusters} cannot be reached: without its -inf edges the graph has {n_pieces} "
-                "components."
+        lowest, highest = self.feasible_clusters(min_cluster_size)
+        if not lowest <= n_clusters <= highest:
+            guard = f" with min_cluster_size={min_cluster_size}" if min_cluster_size > 1 else ""
+            reason = (
+                "Missing (-inf) edges or constraints forbid fewer" if n_clusters < lowest else "Ask for fewer clusters"
             )
-        n_cuts = n_clusters - n_pieces
-        if min_cluster_size == 1:
-            kept = self.edges[: len(self.edges) - n_cuts]
-        else:
-            cuts = self.guarded_cuts(min_cluster_size)
-            if n_cuts > len(cuts):
-                raise ValueError(
-                    f"n_clusters={n_clusters} cannot be reached with min_cluster_size={min_cluster_size}: at most "
-                    f"{n_pieces + len(cuts)} clusters of that size can be cut from this tree. Lower one of the two."
-                )
-            kept = np.delete(self.edges, cuts[:n_cuts], axis=0)
+            raise ValueError(
+                f"n_clusters={n_clusters} cannot be reached{guard}: this tree can be cut into {lowest} to {highest} "
+                f"clusters. {reason}."
+            )
+        cuts = self.guarded_cuts(min_cluster_size)[: n_clusters - lowest]
+        kept = np.delete(self.edges, cuts, axis=0)
         labels = np.empty(self.n_points, np.int32)
         number_trees(kept, len(kept), np.empty(self.n_points, np.int32), labels)
         return labels
 
+    def feasible_clusters(self, min_cluster_size: int = 1) -> tuple[int, int]:
+        """The smallest and the largest number of clusters that :meth:`labels` can give."""
+        lowest = self.n_points - len(self.edges)
+        return lowest, lowest + len(self.guarded_cuts(min_cluster_size))
+
     def guarded_cuts(self, min_cluster_size: int) -> NDArray[np.int64]:
         """Positions in ``edges`` of all cuts that leave ``min_cluster_size`` points on both sides, weakest first."""
         min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
+        if min_cluster_size == 1:
+            return np.arange(len(self.edges) - 1, self.n_fixed - 1, -1)
         if min_cluster_size not in self._cuts:
             from diffclust.solvers.tree import guarded_cuts
 
-            self._cuts[min_cluster_size] = guarded_cuts(self.edges, self.n_points, min_cluster_size)
+            self._cuts[min_cluster_size] = guarded_cuts(self.edges, self.n_points, min_cluster_size, self.n_fixed)
         return self._cuts[min_cluster_size]
 
+    def constrained(self, constraints: Constraints) -> Hierarchy:
+        """The hierarchy in which must-links are joined first and what must stay apart never meets.
+
+        With labels it has a cluster for every labelled group at its smallest k; a larger k cuts off new clusters of
+        unlabelled points. The forests are those of :func:`spanning_forest` with these constraints: an edge that is not
+        in the maximum spanning tree is the weakest of a cycle, and gluing points together does not change that.
+        Cannot-links that labels cannot express may need edges that this tree does not have; then it ends with more
+        clusters than the greedy over all pairs would.
+
+        >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])))
+        >>> [h.constrained(Constraints.from_labels([0, 1, -1, 0])).labels(k).tolist() for k in (2, 3)]
+        [[0, 1, 1, 0], [0, 1, 2, 0]]
+        """
+        from diffclust.solvers.tree import constrain
+
+        if self.n_fixed:
+            raise ValueError("This hierarchy is constrained already. Join the constraints and start from the free one.")
+        known = check_constraints(constraints, self.n_points, ())
+        if known is None:
+            raise TypeError("constraints must be a Constraints object, got None.")
+        group, apart = known.groups()
+        kept = constrain(self.edges, group, apart)
+        # A star for each group, from its first point.
+        _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+        centre = first[inverse]
+        others = np.flatnonzero((group >= 0) & (centre != np.arange(self.n_points)))
+        star = np.stack([centre[others], others], axis=1).astype(np.int32)
+        return Hierarchy(
+            self.n_points,
+            np.concatenate([star, self.edges[kept]]),
+            np.concatenate([np.full(len(star), np.inf, self.weights.dtype), self.weights[kept]]),
+            n_fixed=len(star),
+        )
+
     def linkage_matrix(self) -> NDArray[np.float64]:
-        """SciPy's linkage matrix Z, for ``scipy.cluster.hierarchy``; heights are -similarity, pieces meet at inf."""
+        """SciPy's linkage matrix Z, for ``scipy.cluster.hierarchy``; heights are -similarity, pieces meet at inf.
+
+        Must-links are merged at the height of the strongest other edge.
+        """
         from diffclust.solvers.tree import linkage
 
-        return linkage(self.edges, -self.weights.astype(np.float64), self.n_points)
+        strongest = self.weights[self.n_fixed] if len(self.weights) > self.n_fixed else 0.0
+        heights = -np.minimum(self.weights.astype(np.float64), strongest)
+        return linkage(self.edges, heights, self.n_points)

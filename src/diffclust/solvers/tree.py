@@ -65,11 +65,47 @@ def linkage(edges, heights, n):
 
 
 @_jit
-def guarded_cuts(edges, n, min_size):
+def constrain(edges, group, apart):
+    """Which of a tree's edges (by decreasing similarity) stay, if groups are joined beforehand and some kept apart.
+
+    ``group[i]`` is the number of i's group or -1, ``apart[g, h]`` whether groups g and h must not meet. An edge goes if
+    it closes a cycle with what was joined, or joins what must stay apart. ``apart`` is overwritten.
+    """
+    n = group.shape[0]
+    leader = np.arange(n)
+    own = np.full(n, -1, np.int64)  # of a leader: a group that stands for all in its tree
+    first = np.full(apart.shape[0], -1, np.int64)
+    for i in range(n):
+        g = group[i]
+        if g >= 0:
+            if first[g] < 0:
+                first[g] = i
+                own[i] = g
+            leader[i] = first[g]
+    kept = np.zeros(edges.shape[0], np.bool_)
+    for e in range(edges.shape[0]):
+        a, b = find(leader, edges[e, 0]), find(leader, edges[e, 1])
+        if a == b or (own[a] >= 0 and own[b] >= 0 and apart[own[a], own[b]]):
+            continue
+        kept[e] = True
+        leader[b] = a
+        if own[a] < 0:
+            own[a] = own[b]
+        elif own[b] >= 0:
+            g, h = own[a], own[b]
+            for other in range(apart.shape[0]):
+                if apart[h, other]:
+                    apart[g, other] = apart[other, g] = True
+    return kept
+
+
+@_jit
+def guarded_cuts(edges, n, min_size, n_fixed=0):
     """Edges to cut, weakest first, each of which leaves at least ``min_size`` points on both of its sides.
 
-    A skipped edge stays skipped, because sides only get smaller; so one pass is enough, and the first k - 1 cuts are
-    the cuts for k clusters. Costs O(n) and, for each cut, the size of what it cuts off.
+    The first ``n_fixed`` edges are never cut. A skipped edge stays skipped, because sides only get smaller; so one pass
+    is enough, and the first k - 1 cuts are the cuts for k clusters. Costs O(n) and, for each cut, the size of what it
+    cuts off.
     """
     n_edges = edges.shape[0]
     degree = np.zeros(n + 1, np.int64)
@@ -116,7 +152,7 @@ def guarded_cuts(edges, n, min_size):
     cuts = np.empty(n_edges, np.int64)
     stack = np.empty(n, np.int64)
     n_cuts = 0
-    for e in range(n_edges - 1, -1, -1):
+    for e in range(n_edges - 1, n_fixed - 1, -1):
         i, j = edges[e, 0], edges[e, 1]
         child = i if parent[i] == j else j
         if below[child] < min_size or below[top[child]] - below[child] < min_size:

@@ -1,0 +1,174 @@
+"""How sure a clustering is, and how many clusters there are: the same tree, cut at every k and grown again with noise.
+
+Everything here works on a :class:`diffclust.Hierarchy` and cuts it as :meth:`diffclust.Hierarchy.labels` does, size
+guard and constraints included.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.constraints import Constraints
+from diffclust.forest import Hierarchy
+from diffclust.similarity import check_similarity, standardize
+
+CRITERIA = ("gap", "stability", "labels")
+
+
+def soft_memberships(
+    similarity: Any, labels: Any, *, n_clusters: int | None = None, min_cluster_size: int = 1,
+    constraints: Constraints | None = None, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0,
+) -> NDArray[np.float64]:  # fmt: skip
+    """(n, k) shares: how often, over perturbed similarities, a point is together with each of the clusters.
+
+    A draw clusters ``similarity + epsilon * noise`` in the same way; a point's share in cluster c is the part of its
+    companions in that draw that are in c. Rows sum to one. The similarity is standardised first, so that epsilon means
+    the same for all data.
+
+    Args:
+        similarity: (n, n).
+        labels: (n,) clusters of the unperturbed similarity, numbered from 0.
+        n_clusters: k, if not all of them occur in ``labels``.
+        min_cluster_size, constraints: with which the labels were found.
+
+    >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 5.0, 5.1], [0.0, 0.1, 5.0, 5.1]))
+    >>> soft_memberships(s, [0, 0, 1, 1]).tolist()
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    """
+    matrix = standardize(check_similarity(similarity))
+    labels = np.asarray(labels)
+    n_clusters = int(labels.max()) + 1 if n_clusters is None else n_clusters
+    shares = np.zeros((len(labels), n_clusters))
+    for hierarchy in _perturbed_hierarchies(matrix, constraints, epsilon, n_draws, seed):
+        lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
+        found = hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
+        table = np.zeros((found.max() + 1, n_clusters))
+        np.add.at(table, (found, labels), 1)
+        shares += (table / table.sum(1, keepdims=True))[found]
+    return shares / n_draws
+
+
+def _perturbed_hierarchies(
+    matrix: NDArray[Any], constraints: Constraints | None, epsilon: float, n_draws: int, seed: int
+) -> list[Hierarchy]:
+    """The hierarchies of all draws; label constraints are put on each tree, other ones go into the solver."""
+    from diffclust.solvers import cpu
+
+    n = len(matrix)
+    relation = None if constraints is None or constraints.relation is None else constraints.relation[None]
+    forests = cpu.solve(
+        matrix[None], np.array([1]), relation=relation, free=relation is None, seed=seed, n_draws=n_draws,
+        epsilon=epsilon,
+    )  # fmt: skip
+    hierarchies = []
+    for edges in forests.edges[0, 0]:
+        edges = edges[edges[:, 0] >= 0]
+        tree = Hierarchy(n, edges, np.zeros(len(edges)))  # in order; the weights themselves are not needed
+        hierarchies.append(tree if constraints is None else tree.constrained(constraints))
+    return hierarchies
+
+
+class ClusterCount(NamedTuple):
+    """What :func:`choose_n_clusters` found."""
+
+    n_clusters: int
+    candidates: NDArray[np.int64]
+    scores: NDArray[np.float64]  # of each candidate, higher is better
+
+
+def choose_n_clusters(
+    hierarchy: Hierarchy, criterion: str = "gap", *, min_cluster_size: int | None = None, max_clusters: int = 20,
+    labels: Any = None, similarity: Any = None, epsilon: float = 0.1, n_draws: int = 20, seed: int = 0,
+) -> ClusterCount:  # fmt: skip
+    """The best-scoring number of clusters among those that the size guard allows, from 2 to ``max_clusters``.
+
+    Args:
+        criterion: how k is scored. Between equal scores the gap decides.
+
+            - "gap": the relative drop 1 - h' / h from the height h of the last cut that k clusters need to the height
+              h' of the first that they do not; the height of a cut is how far its similarity is below the strongest
+              edge's. Needs only the tree.
+            - "stability": mean adjusted Rand index between the clusters and those of perturbed similarities. Needs
+              ``similarity``, the (n, n) matrix. Favours few, coarse clusters.
+            - "labels": adjusted Rand index with the known ``labels`` (-1 unknown) on the labelled points. A class
+              without labels is not seen.
+        min_cluster_size: of the guard; default n // 50, at least 2, because without a guard outliers decide.
+
+    >>> points = np.array([0.0, 0.1, 5.0, 5.2, 9.0, 9.1])
+    >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer(points, points)))
+    >>> choose_n_clusters(h, min_cluster_size=2).n_clusters
+    3
+    """
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion must be one of {CRITERIA}, got {criterion!r}.")
+    n = hierarchy.n_points
+    guard = default_guard(n) if min_cluster_size is None else min_cluster_size
+    lowest, highest = hierarchy.feasible_clusters(guard)
+    candidates = np.arange(max(lowest, 2), min(highest, max_clusters) + 1)
+    if len(candidates) == 0:  # nothing to cut
+        return ClusterCount(lowest, np.array([lowest]), np.zeros(1))
+    gaps = _relative_gaps(hierarchy, candidates, guard)
+    if criterion == "gap":
+        scores = gaps
+    elif criterion == "labels":
+        scores = _agreements(hierarchy, candidates, guard, labels)
+    else:
+        scores = _stabilities(hierarchy, candidates, guard, similarity, epsilon, n_draws, seed)
+    best = np.lexsort((gaps, scores))[-1]
+    return ClusterCount(int(candidates[best]), candidates, scores)
+
+
+def default_guard(n_points: int) -> int:
+    """The size guard under which a number of clusters is looked for."""
+    return min(max(2, n_points // 50), n_points)
+
+
+def _relative_gaps(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int) -> NDArray[np.float64]:
+    weights = hierarchy.weights[hierarchy.guarded_cuts(guard)].astype(np.float64)
+    strongest = hierarchy.weights[hierarchy.n_fixed :].max(initial=-np.inf)
+    heights = np.append(strongest - weights, 0.0)  # the cut that nothing allows
+    lowest, _ = hierarchy.feasible_clusters(guard)
+    last = candidates - lowest - 1  # position of the last cut that k clusters need; -1: none
+    needed = np.where(last >= 0, heights[last], np.inf)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gaps = 1 - heights[last + 1] / needed
+    return np.where(last < 0, 0.0, np.nan_to_num(gaps))
+
+
+def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int, labels: Any) -> NDArray[np.float64]:
+    from sklearn.metrics import adjusted_rand_score
+
+    if labels is None:
+        raise ValueError("criterion='labels' needs labels=, one for each point, -1 where unknown.")
+    labels = np.asarray(labels)
+    known = labels >= 0
+    if labels.shape != (hierarchy.n_points,) or not known.any():
+        raise ValueError(
+            f"labels must have shape ({hierarchy.n_points},) and know at least one point, got shape {labels.shape}, "
+            f"{int(known.sum())} known."
+        )
+    return np.array([adjusted_rand_score(labels[known], hierarchy.labels(int(k), guard)[known]) for k in candidates])
+
+
+def _stabilities(
+    hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int, similarity: Any, epsilon: float, n_draws: int,
+    seed: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    from sklearn.metrics import adjusted_rand_score
+
+    if similarity is None:
+        raise ValueError("criterion='stability' needs similarity=, the (n, n) matrix that the tree comes from.")
+    matrix = standardize(check_similarity(similarity))
+    if matrix.shape != (hierarchy.n_points,) * 2:
+        raise ValueError(f"similarity must have shape ({hierarchy.n_points},) * 2, got {matrix.shape}.")
+    drawn = _perturbed_hierarchies(matrix, None, epsilon, n_draws, seed)
+    scores = np.zeros(len(candidates))
+    for position, k in enumerate(candidates):
+        labels = hierarchy.labels(int(k), guard)
+        for tree in drawn:
+            reached = min(int(k), tree.feasible_clusters(guard)[1])
+            scores[position] += adjusted_rand_score(labels, tree.labels(reached, guard))
+    return scores / n_draws

@@ -1,0 +1,93 @@
+"""How sure a clustering is, and how many clusters there are."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris, make_blobs, make_circles, make_moons
+
+import diffclust as dc
+
+
+def hierarchy_of(x):
+    similarity = dc.negative_squared_distances(x)
+    return similarity, dc.Hierarchy.from_similarity(similarity)
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    x, y = make_blobs(120, centers=[(0, 0), (8, 0), (0, 8), (8, 8)], cluster_std=0.5, random_state=0)
+    return (*hierarchy_of(x), y)
+
+
+@pytest.mark.parametrize("criterion", dc.stability.CRITERIA)
+def test_separated_blobs_are_counted_by_every_criterion(blobs, criterion):
+    similarity, hierarchy, y = blobs
+    labels = np.where(np.arange(len(y)) % 10 == 0, y, -1)
+    found = dc.choose_n_clusters(hierarchy, criterion, labels=labels, similarity=similarity)
+    assert found.n_clusters == 4
+    assert found.candidates[found.scores.argmax()] == 4 or criterion == "labels"
+    assert len(found.candidates) == len(found.scores)
+
+
+@pytest.mark.parametrize("make", [make_moons, make_circles])
+def test_the_gap_counts_shapes_that_are_no_balls(make):
+    x, _ = make(300, noise=0.04, random_state=0)
+    assert dc.choose_n_clusters(hierarchy_of(x)[1]).n_clusters == 2
+
+
+def test_where_the_gap_fails():
+    """Two of iris' three species touch: single linkage has no gap there, and says 2."""
+    x, _ = load_iris(return_X_y=True)
+    assert dc.choose_n_clusters(hierarchy_of(x)[1]).n_clusters == 2
+
+
+def test_candidates_respect_guard_and_limits(blobs):
+    _, hierarchy, _ = blobs
+    assert dc.choose_n_clusters(hierarchy, min_cluster_size=30, max_clusters=3).candidates.tolist() == [2, 3]
+    one = dc.choose_n_clusters(hierarchy, min_cluster_size=61)  # nothing can be cut
+    assert (one.n_clusters, one.candidates.tolist()) == (1, [1])
+    single = dc.Hierarchy.from_similarity(np.zeros((1, 1)))
+    assert dc.choose_n_clusters(single).n_clusters == 1
+
+
+def test_shares_of_clear_clusters_are_certain_and_of_a_point_between_are_not():
+    x = np.array([[0.0], [0.1], [0.2], [0.3], [2.15], [4.0], [4.1], [4.2], [4.3]])
+    similarity, hierarchy = hierarchy_of(x)
+    labels = hierarchy.labels(2, 2)
+    shares = dc.soft_memberships(similarity, labels, min_cluster_size=2, epsilon=0.3, n_draws=200)
+    np.testing.assert_allclose(shares.sum(1), 1)
+    own = shares[np.arange(9), labels]
+    assert own[[0, 1, 2, 3, 5, 6, 7, 8]].min() > 0.8
+    assert own[4] < 0.75
+    assert own.argmin() == 4
+
+
+def test_shares_repeat_with_the_seed_and_respect_constraints():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    similarity, hierarchy = hierarchy_of(x)
+    known = dc.Constraints.from_labels(np.where(np.arange(40) < 6, np.arange(40) % 2, -1))
+    labels = hierarchy.constrained(known).labels(3)
+    options = {"constraints": known, "n_draws": 20}
+    shares = dc.soft_memberships(similarity, labels, seed=1, **options)
+    np.testing.assert_array_equal(shares, dc.soft_memberships(similarity, labels, seed=1, **options))
+    assert not np.array_equal(shares, dc.soft_memberships(similarity, labels, seed=2, **options))
+    pairs = dc.Constraints.from_pairs(40, must_link=[(0, 1)], cannot_link=[(0, 2), (2, 3), (3, 0), (4, 5)])
+    labels = dc.Hierarchy.from_similarity(similarity, pairs).labels(5)
+    np.testing.assert_allclose(dc.soft_memberships(similarity, labels, constraints=pairs, n_draws=5).sum(1), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"criterion": "elbow"}, "criterion must be one of"),
+        ({"criterion": "labels"}, "needs labels="),
+        ({"criterion": "labels", "labels": [-1] * 120}, "at least one point"),
+        ({"criterion": "labels", "labels": [0, 1]}, "shape"),
+        ({"criterion": "stability"}, "needs similarity="),
+        ({"criterion": "stability", "similarity": np.zeros((3, 3))}, "must have shape"),
+        ({"min_cluster_size": 0}, "min_cluster_size=0"),
+    ],
+)
+def test_bad_input(blobs, options, message):
+    with pytest.raises(ValueError, match=message):
+        dc.choose_n_clusters(blobs[1], **options)
