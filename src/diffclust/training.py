@@ -86,12 +86,12 @@ class TrainingConfig:
     scaling: str = "auto"
     augment: str | None = None
     epsilon: float = 0.3
-    n_draws: int = 20
+    n_draws: int = 10
     noise: str = "normal"
     similarity: Any = "sqeuclidean"
-    must_link_first: bool = True
+    must_link_first: bool = False
     n_neighbors: int | None = None
-    batch_size: int = 512
+    batch_size: int = 256
     labelled_fraction: float = 0.5
     max_steps: int = 300
     learning_rate: float = 1e-3
