@@ -222,7 +222,7 @@ def test_digits_with_100_labels():
     y = np.full(len(x), -1)
     for digit in range(10):
         y[rng.choice(np.flatnonzero(truth == digit), 10, replace=False)] = digit
-    model = ForestEmbedding(n_clusters=10, max_steps=200, random_state=0).fit(x, y)
+    model = ForestEmbedding(n_clusters=10, batch_size=128, max_steps=100, random_state=0).fit(x, y)
     assert model.score(x_test, truth_test) > 0.7
 
 

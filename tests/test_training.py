@@ -1,6 +1,7 @@
 """The training loop: batches, validation, checkpoints, and that a killed and resumed run is the run that was not."""
 
 import dataclasses
+import importlib
 import json
 import os
 import pickle
@@ -329,6 +330,13 @@ def test_checkpoint_of_a_module_of_ones_own(tmp_path):
     with pytest.raises(ValueError, match=r"load\(checkpoint, backbone"):
         load(tmp_path / "last.ckpt")
     assert_same_weights(module, load(tmp_path / "last.ckpt", backbone=make_network))
+
+
+def test_without_lightning_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    monkeypatch.delitem(sys.modules, "diffclust.training")
+    with pytest.raises(ImportError, match=r"pip install 'diffclust\[fit\]'"):
+        importlib.import_module("diffclust.training")
 
 
 def test_nothing_on_the_console(capfd):

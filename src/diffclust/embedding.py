@@ -34,6 +34,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             ``input_shape -> module``.
         embedding_dim: width of the embedding, for the named backbones.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`.
+        must_link_first: True is the paper's loss, which draws labelled points to each other directly and costs a third
+            of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         max_steps, learning_rate, weight_decay: of AdamW.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides; "auto" is a fifth of
@@ -68,17 +70,18 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     def __init__(
         self, n_clusters: int = 8, *, backbone: Any = "mlp", embedding_dim: int = 16, epsilon: float = 0.3,
-        n_draws: int = 20, batch_size: int = 256, labelled_fraction: float = 0.5, max_steps: int = 300,
-        learning_rate: float = 1e-3, weight_decay: float = 0.0, min_cluster_size: int | str = "auto",
-        reachability: int | None = None, validation_fraction: float = 0.0, patience: int | None = None,
-        device: str = "auto", progress: bool = False, options: Mapping[str, Any] | None = None,
-        random_state: Any = None,
+        n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256, labelled_fraction: float = 0.5,
+        max_steps: int = 300, learning_rate: float = 1e-3, weight_decay: float = 0.0,
+        min_cluster_size: int | str = "auto", reachability: int | None = None, validation_fraction: float = 0.0,
+        patience: int | None = None, device: str = "auto", progress: bool = False,
+        options: Mapping[str, Any] | None = None, random_state: Any = None,
     ) -> None:  # fmt: skip
         self.n_clusters = n_clusters
         self.backbone = backbone
         self.embedding_dim = embedding_dim
         self.epsilon = epsilon
         self.n_draws = n_draws
+        self.must_link_first = must_link_first
         self.batch_size = batch_size
         self.labelled_fraction = labelled_fraction
         self.max_steps = max_steps
@@ -146,8 +149,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     def _config(self) -> training.TrainingConfig:
         names = (
-            "backbone", "embedding_dim", "epsilon", "n_draws", "batch_size", "labelled_fraction", "max_steps",
-            "learning_rate", "weight_decay", "validation_fraction", "patience",
+            "backbone", "embedding_dim", "epsilon", "n_draws", "must_link_first", "batch_size", "labelled_fraction",
+            "max_steps", "learning_rate", "weight_decay", "validation_fraction", "patience",
         )  # fmt: skip
         settings = {name: getattr(self, name) for name in names}
         settings["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
