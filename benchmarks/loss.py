@@ -6,7 +6,8 @@
 
 Their code needs JAX and is never part of this repository. Without --reference only ours is timed, on torch and, where
 it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
-the same perturbed matrices must return the same forests. Times are medians.
+the same perturbed matrices must return the same forests. Times are medians. On a GPU the
+time of (s * s).sum() and its gradient says how much of an eager call is torch and the machine.
 """
 
 import argparse
@@ -208,6 +209,10 @@ def our_times(
         finish = torch.cuda.synchronize if device == "cuda" else lambda: None
         times["torch"] = median_ms(lambda: (step(), finish()), seconds)
         if device == "cuda":
+            nothing = torch.as_tensor(similarity, device=device).requires_grad_()
+            times["(s * s).sum() in torch"] = median_ms(
+                lambda: (torch.autograd.grad((nothing * nothing).sum(), nothing), finish()), seconds
+            )
             times["torch in a graph"] = graph_ms(our_step(similarity, labels, n_draws, device, in_graph=True), seconds)
     if "jax" in frameworks:
         times["jax"] = median_ms(our_jax_step(similarity, labels, n_draws), seconds)
