@@ -286,13 +286,19 @@ def test_values_are_read_where_they_can_be():
     with pytest.raises(ValueError, match="n_clusters=7 is infeasible"):
         loss(similarity, k=7, strict=True)
     with pytest.raises(ValueError, match="similarity must be symmetric"):
-        loss(similarity.at[0, 1].add(1.0))
+        dc.perturbed_value(similarity.at[0, 1].add(1.0), K, **OPTIONS)
     pieces = jnp.where(np.arange(N)[:, None] // 4 == np.arange(N) // 4, similarity, -jnp.inf)
     with pytest.raises(ValueError, match="without its -inf edges the graph has 2 components"):
         dc.perturbed_value(pieces, 1, **OPTIONS)
     assert np.isfinite(dc.perturbed_value(pieces, 2, **OPTIONS))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a loss does not wait for a GPU")
+def test_a_loss_looks_where_looking_is_free():
+    with pytest.raises(ValueError, match="similarity must be symmetric"):
+        loss(jnp.asarray(SIMILARITY).at[0, 1].add(1.0))
     with pytest.warns(UserWarning, match="No point of this batch is labelled"):
-        assert loss(similarity, jnp.full(N, -1)) == 0
+        assert loss(jnp.asarray(SIMILARITY), jnp.full(N, -1)) == 0
 
 
 def test_shapes_and_types():
