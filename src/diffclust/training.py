@@ -337,8 +337,12 @@ class ForestModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Dropout and augmentation of a step are a function of (seed, step), too.
-        seed = np.random.SeedSequence([self.config.seed, self.global_step, self.global_rank])
-        torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
+        sequence = np.random.SeedSequence([self.config.seed, self.global_step, self.global_rank])
+        seed = int(sequence.generate_state(1, np.uint64)[0]) >> 1
+        # Not torch.manual_seed, which keeps a stack trace for every kind of device that is not there: a millisecond.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index].manual_seed(seed)
 
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
         x, known = batch
@@ -370,7 +374,9 @@ class ForestModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         config = self.config
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        optimizer = torch.optim.AdamW(
+            parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=self.device.type == "cuda"
+        )
 
         def rate(step: int) -> float:
             if step < config.warmup_steps:

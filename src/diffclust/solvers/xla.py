@@ -121,8 +121,28 @@ def _uniform(word: Any) -> Array:
     return (word.astype(jnp.float32) + definition._HALF) * definition._TWO_TO_MINUS_32
 
 
+def corrected_root(x: Any, root: Any) -> Array:
+    """The float32 nearest to the square root of x, from one that is at most one step of the last bit away.
+
+    x - root² comes out exact, because the halves of the root have twelve bits each. Half a step more would be right if
+    it is above root * step, half a step less if it is at most minus that.
+    """
+    bits = _bits(root, jnp.int32)
+    high = _bits(bits & ~0xFFF, jnp.float32)
+    low = root - high
+    rest = ((x - high * high) - 2.0 * high * low) - low * low
+    step = _bits(bits & 0x7F800000, jnp.float32) * np.float32(2.0**-23)
+    move = (rest > root * step).astype(jnp.int32) - (rest <= -root * step).astype(jnp.int32)
+    return jnp.where(x > 0, _bits(bits + move, jnp.float32), root)
+
+
+def _root(x: Any) -> Array:
+    """The square root, correctly rounded: CPUs do that, GPUs may be two steps away."""
+    return lax.platform_dependent(x, cpu=jnp.sqrt, default=lambda x: corrected_root(x, corrected_root(x, jnp.sqrt(x))))
+
+
 def _normal_pair(word_0: Any, word_1: Any, zero: Any) -> tuple[Array, Array]:
-    radius = jnp.sqrt(-2.0 * _log(_uniform(word_0), zero))
+    radius = _root(-2.0 * _log(_uniform(word_0), zero))
     angle = (word_1 & jnp.uint32(definition._QUARTER_TURN)).astype(jnp.int32) - definition._HALF_QUARTER_TURN
     t = angle.astype(jnp.float32) * definition._TWO_TO_MINUS_30
     t2 = t * t
