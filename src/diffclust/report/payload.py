@@ -72,7 +72,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "images": sprite_sheet(np.asarray(data.raw[rows])) if data.has_images else None,
         "classes": [{"name": data.class_name(code), "withheld": code in data.withheld()} for code in codes],
         "cuts": [_describe(c, rows, confidence, known_class, true_class, len(codes)) for c in cuts],
-        "matrix": _matrix(data, rows, clusters, confidence, known),
+        "matrix": _matrix(data, rows, clusters, known),
         "curves": _curves(data.curves),
         "scores": _scores(data.scores),
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
@@ -128,11 +128,10 @@ def _counts(clusters: NDArray[Any], classes: NDArray[np.int64], n_classes: int) 
 
 
 def _matrix(
-    data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], confidence: NDArray[Any], known: NDArray[Any]
+    data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], known: NDArray[Any]
 ) -> dict[str, Any]:
-    """Soft connectivity of a few of the shown rows, ordered by cluster and, within it, from sure to unsure."""
+    """Soft connectivity of a few of the shown rows, ordered by cluster and, within it, by who goes with whom."""
     picked = choose_rows(MATRIX, clusters[shown], np.zeros(len(shown), bool))
-    picked = picked[np.lexsort((-confidence[shown[picked]], clusters[shown[picked]]))]
     rows = shown[picked]
     guard = max(1, data.min_cluster_size * len(rows) // len(clusters))
     labels = known[rows]
@@ -142,13 +141,25 @@ def _matrix(
         negative_squared_distances(np.asarray(data.embeddings[rows], np.float64)), n_clusters, min_cluster_size=guard,
         constraints=constraints, epsilon=EPSILON, n_draws=DRAWS,
     )  # fmt: skip
+    order = _seriate(shares, clusters[rows])
     return {
-        "shown": pack(picked, "i4"),
-        "percent": pack((shares * 100).round(), "u1"),
-        "cluster": pack(clusters[rows], "i4"),
+        "shown": pack(picked[order], "i4"),
+        "percent": pack((shares * 100).round()[np.ix_(order, order)], "u1"),
+        "cluster": pack(clusters[rows][order], "i4"),
         "epsilon": EPSILON,
         "draws": DRAWS,
     }
+
+
+def _seriate(shares: NDArray[np.float64], clusters: NDArray[Any]) -> NDArray[np.int64]:
+    """An order by cluster in which rows that are often together are close."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    if len(shares) < 3:
+        return np.argsort(clusters, kind="stable")
+    leaves = leaves_list(linkage(squareform(1 - shares, checks=False), "average"))
+    return leaves[np.argsort(clusters[leaves], kind="stable")]
 
 
 def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:

@@ -158,7 +158,7 @@
 
   const touch = matchMedia("(pointer: coarse)").matches;
   const CONFIG = { responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover", scrollZoom: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
 
   function layout(more = {}) {
     const axis = { gridcolor: css("--line"), zeroline: false, linecolor: css("--line"), tickcolor: css("--line"), fixedrange: touch, automargin: true };
@@ -216,12 +216,12 @@
 
   function markers(group, groups) {
     const colour = new Map(groups.map((g) => [g.id, g.colour])), faint = css("--faint"), ink = css("--ink");
-    const small = nShown > 800 ? 0 : nShown > 200 ? 1.5 : 4;
+    const more = nShown > 800 ? 0 : nShown > 200 ? 1.5 : 4, scale = innerWidth < 720 ? 0.75 : 1;
     const dim = (i) => state.only !== null && group[i] !== state.only;
     const marker = {
       color: shownRows.map((i) => colour.get(group[i]) ?? faint),
       symbol: shownRows.map((i) => (isWithheld(i) ? "diamond" : "circle")),
-      size: shownRows.map((i) => (group[i] < 0 ? 4.5 : isWithheld(i) ? 7.5 : 6) + (rows.known[i] >= 0 ? 2 : 0) + small),
+      size: shownRows.map((i) => scale * ((group[i] < 0 ? 4.5 : isWithheld(i) ? 7.5 : 6) + (rows.known[i] >= 0 ? 2 : 0) + more)),
       opacity: shownRows.map((i) => (dim(i) ? 0.07 : group[i] < 0 ? 0.45 : 0.85)),
       line: { color: ink, width: shownRows.map((i) => (rows.known[i] >= 0 ? 1.6 : 0)) },
     };
@@ -243,7 +243,7 @@
         lines(map, current.label, false),
         { type: "scatter", mode: "markers", x: map.x, y: map.y, marker, hoverinfo: "none" },
         { type: "scatter", mode: "text", hoverinfo: "skip", x: at.map(([i]) => map.x[i]), y: at.map(([i]) => map.y[i]),
-          text: at.map(([, g]) => plain(g.name)), textfont: { size: 15, color: css("--ink") } },
+          text: at.map(([, g]) => plain(g.name)), textfont: { size: 15, weight: 700, color: css("--ink") } },
       ], layout({ xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" }, margin: { l: 0, r: 0, t: 0, b: 0 }, uirevision: "map" }), CONFIG);
     });
     drawLegend(groups, group);
@@ -272,9 +272,13 @@
   function ring(m, i) {
     const plot = $(`map-${m}`), { xaxis, yaxis } = plot._fullLayout;
     plot.querySelector(".ring")?.remove();
-    if (i === null) return;
     const [left, top] = [xaxis._offset + xaxis.d2p(maps[m].x[i]), yaxis._offset + yaxis.d2p(maps[m].y[i])];
     plot.append(make("div", { class: "ring", style: { left: `${left}px`, top: `${top}px` } }));
+  }
+
+  function forgetRow() {
+    hideTip();
+    document.querySelectorAll(".ring").forEach((element) => element.remove());
   }
 
   function listenToMaps() {
@@ -288,7 +292,7 @@
       const plot = $(`map-${m}`);
       plot.on("plotly_hover", show);
       plot.on("plotly_click", show);
-      plot.on("plotly_unhover", () => { hideTip(); maps.forEach((_, other) => ring(other, null)); });
+      plot.on("plotly_unhover", forgetRow);
     });
   }
 
@@ -302,7 +306,7 @@
       const sure = cluster.confidence / cluster.size;
       return make("tr", {},
         make("td", {}, make("span", { class: "tag" }, make("span", { class: "swatch", style: { background: colourOf(number) } }), `${number}`)),
-        make("td", {}, cluster.size.toLocaleString("en")),
+        make("td", { class: "size" }, cluster.size.toLocaleString("en")),
         make("td", { class: "wide" }, make("div", { class: "bar" }, make("span", {}, make("i", { style: { width: `${100 * sure}%` } })), make("b", {}, percent(sure)))),
         make("td", { class: "wide inside", "data-name": "Labels given" }, ...inside(cluster.known, D.labelled ? "none: a new group" : "none")),
         D.rows.truth && make("td", { class: "wide inside", "data-name": "True classes" }, ...inside(cluster.truth, "unknown")),
@@ -381,7 +385,7 @@
       customdata: tags.map((t) => t.id), hoverinfo: "none" });
     Plotly.react($("dendrogram"), traces, layout({
       xaxis: { showgrid: false, tickvals: leaves.length > 60 ? [] : leaves.map((leaf) => leaf.x), ticktext: leaves.map((leaf) => leaf.size.toLocaleString("en")),
-        tickangle: -90, tickfont: { size: 10 }, range: [-0.8, leaves.length - 0.2], fixedrange: true, title: { text: "rows in each group", font: { size: 12 } } },
+        tickangle: -90, tickfont: { size: innerWidth < 720 ? 8 : 10 }, range: [-0.8, leaves.length - 0.2], fixedrange: true, title: { text: "rows in each group", font: { size: 12 } } },
       yaxis: { title: { text: "dissimilarity where they join", font: { size: 12 } }, range: [base, high + 0.1 * (high - base)], fixedrange: true },
       margin: { l: 50, r: 8, t: 12, b: 50 }, dragmode: false,
       shapes: joins.length ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { color: css("--ink"), width: 1.4, dash: "dash" } }] : [],
@@ -397,7 +401,8 @@
     const z = Array.from({ length: n }, (_, i) => Array.from(matrix.percent.subarray(i * n, (i + 1) * n)));
     const starts = shownRows.slice(0, n).filter((i) => i === 0 || matrix.cluster[i] !== matrix.cluster[i - 1]);
     const ticks = starts.map((start, c) => (start + (starts[c + 1] ?? n) - 1) / 2);
-    const axis = { tickvals: ticks, ticktext: starts.map((i) => `${matrix.cluster[i]}`), showgrid: false, ticks: "", fixedrange: true, constrain: "domain", range: [-0.5, n - 0.5], automargin: false };
+    const room = (c) => (starts[c + 1] ?? n) - starts[c] > 0.03 * n; // for the cluster's number
+    const axis = { tickvals: ticks, ticktext: starts.map((i, c) => (room(c) ? `${matrix.cluster[i]}` : "")), tickangle: 0, showgrid: false, ticks: "", fixedrange: true, constrain: "domain", range: [-0.5, n - 0.5], automargin: false };
     const line = (x0, x1, y0, y1) => ({ type: "line", x0, x1, y0, y1, line: { color: "rgba(255,255,255,.55)", width: 1 } });
     Plotly.react($("matrix"), [{ type: "heatmap", z, zmin: 0, zmax: 100, colorscale: cividis, hoverinfo: "none", zsmooth: false,
       colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, ticksuffix: " %", tickfont: { size: 11 } } }],
@@ -438,7 +443,7 @@
       const values = methods.map((row) => row.values[c]).filter((value) => typeof value === "number");
       return values.length && name in SCORE_NAMES ? Math[FEWER_IS_BETTER.has(name) ? "min" : "max"](...values) : null;
     });
-    const cell = (value, c) => make("td", { class: `number${value !== null && value === best[c] ? " best" : ""}` }, value === null ? "–" : typeof value === "number" ? (Number.isInteger(value) && !(columns[c] in SCORE_NAMES) ? `${value}` : value.toFixed(3)) : value);
+    const cell = (value, c) => make("td", { class: `number${value !== null && value === best[c] ? " best" : ""}`, "data-name": SCORE_NAMES[columns[c]] ?? columns[c] }, value === null ? "–" : typeof value === "number" ? (Number.isInteger(value) && !(columns[c] in SCORE_NAMES) ? `${value}` : value.toFixed(3)) : value);
     $("scores").replaceChildren(
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Method"), ...columns.map((name) => make("th", { scope: "col", class: "number" }, SCORE_NAMES[name] ?? name)))),
       make("tbody", {}, ...methods.map(({ method, ours, values }) => make("tr", { class: ours ? "ours" : null }, make("td", {}, method), ...values.map(cell)))));
@@ -454,7 +459,7 @@
     $("summary").replaceChildren(...parts);
     const ours = D.scores.rows.find((row) => row.ours), score = (name) => ours?.values[D.scores.columns.indexOf(name)];
     const tiles = [["clusters", `${D.nClusters}`], ["mean confidence", percent(D.sure.mean)]];
-    for (const [name, title] of [["ari", "adjusted Rand index"], ["accuracy", "accuracy"]]) {
+    for (const [name, title] of [["ari", "agreement (ARI)"], ["accuracy", "accuracy"]]) {
       if (typeof score(name) === "number") tiles.push([title, score(name).toFixed(3)]);
     }
     $("tiles").replaceChildren(...tiles.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
@@ -485,8 +490,7 @@
 
   function say({ cut, k }) {
     const guarded = cut.guard > 1 ? ` of at least ${count(cut.guard, "row")}` : "";
-    const warn = state.k > cut.highest || state.k < cut.first;
-    $("say").classList.toggle("warn", warn);
+    $("say").classList.toggle("warn", state.k > cut.highest);
     if (state.k > cut.highest) $("say").textContent = `${count(state.k, "cluster")}${guarded} cannot be reached: this forest gives at most ${cut.highest}. Showing ${k}.`;
     else if (k === D.nClusters && state.cut === chosenCut) $("say").textContent = `This is the run’s own choice: ${count(k, "cluster")}${guarded}.`;
     else $("say").textContent = `${count(k, "cluster")}${guarded}, cut from the same forest; the run chose ${D.nClusters}${D.guard > 1 ? ` of at least ${D.guard}` : ""}.`;
@@ -501,6 +505,7 @@
 
   let now = null; // the clustering on the page
   function update() {
+    forgetRow();
     now = clustering();
     now.clusters = describe(now);
     say(now);
