@@ -17,6 +17,7 @@ def _source_hash():
     for path in (
         PACKAGE / "noise.py",
         *sorted((PACKAGE / "solvers" / "cpu").glob("*.py")),
+        *sorted((PACKAGE / "solvers" / "points").glob("*.py")),
         PACKAGE / "solvers" / "tree.py",
     ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

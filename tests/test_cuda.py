@@ -18,6 +18,8 @@ pytest.importorskip("triton")
 
 from diffclust import noise as definition  # noqa: E402
 from diffclust.solvers import cpu, cuda  # noqa: E402
+from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
+from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 assert ON_GPU or cuda._INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
@@ -298,6 +300,30 @@ def test_one_launch_with_a_nan_and_with_nothing(rng):
     mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, seed=0, first_draw=0, n_draws=2, epsilon=0.1)
     assert mean.shape == (0,)
     assert adjacency.shape == (0, 6, 6)
+
+
+# ---------------------------------------------------------------------------------------------------- points
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev"])
+@pytest.mark.parametrize("kind", ["random", "grid"])
+def test_tree_of_points(rng, metric, kind):
+    n = 700 if ON_GPU else 70
+    x = rng.normal(size=(n, 3)) if kind == "random" else rng.integers(1, 4, size=(n, 3)).astype(float)
+    edges, weights = points_cuda.spanning_tree(on_device(x), metric)
+    expected = points_cpu.spanning_tree(x, metric)
+    np.testing.assert_allclose(weights, expected[1], rtol=1e-12, atol=1e-15)
+    if metric != "cosine" or kind == "random":  # equal directions of unequal vectors are equal but for rounding
+        np.testing.assert_array_equal(edges, expected[0])
+
+
+def test_tree_of_one_point_and_two():
+    for n in (1, 2):
+        edges, weights = points_cuda.spanning_tree(on_device(np.arange(n, dtype=np.float32)[:, None]), "sqeuclidean")
+        assert edges.tolist() == [[0, 1]][: n - 1]
+        assert weights.tolist() == [-1.0][: n - 1]
+    with pytest.raises(ValueError, match="point 1 is a zero vector"):
+        points_cuda.spanning_tree(on_device(np.array([[1.0], [0.0]])), "cosine")
 
 
 # ---------------------------------------------------------------------------------------------------- sums

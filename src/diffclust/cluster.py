@@ -88,7 +88,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             constraints: must-links and cannot-links that the clusters respect, e.g. ``Constraints.from_labels(labels)``
                 with -1 for unknown. With more clusters than labelled groups, the others are new ones.
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=self.metric != "precomputed")
+        X = validate_data(self, X, dtype=np.float64)
         self._check_parameters(X)
         known = check_constraints(constraints, len(X), ())
         free = self._tree(X)
@@ -105,7 +105,9 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             raise ValueError(f"metric='precomputed' needs a square matrix, got shape {X.shape}.")
         for name in ("n_clusters", "min_cluster_size"):
             if getattr(self, name) != "auto":
-                _check_count(name, getattr(self, name), n)
+                _check_count(name, getattr(self, name), n, n)
+        if self.reachability is not None:
+            _check_count("reachability", self.reachability, n - 1, n)
 
     def _tree(self, X: NDArray[Any]) -> Hierarchy:
         """The hierarchy without constraints."""
@@ -153,7 +155,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
     def _nearest(self, X: Any) -> NDArray[np.intp]:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=self.metric != "precomputed")
+        X = validate_data(self, X, dtype=np.float64, reset=False)
         if self.metric == "precomputed":
             return X.argmin(1) if _are_distances(self._points) else X.argmax(1)
         return _nearest_points(self._points, X, self.metric)
@@ -188,12 +190,12 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         return shares if X is None else shares[self._nearest(X)]
 
 
-def _check_count(name: str, value: Any, n_samples: int) -> None:
+def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:
     """In scikit-learn's words, which its checks look for."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an integer or 'auto', got {value!r}.")
-    if not 1 <= value <= n_samples:
-        raise ValueError(f"{name}={value} must be from 1 to the number of points, n_samples={n_samples}.")
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if not 1 <= value <= highest:
+        raise ValueError(f"{name}={value} must be from 1 to {highest}, got n_samples={n_samples}.")
 
 
 def _are_distances(matrix: NDArray[Any]) -> bool:

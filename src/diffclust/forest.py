@@ -13,8 +13,8 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.noise import Draws
-from diffclust.problems import check_constraints, check_count, check_flag, prepare
-from diffclust.similarity import check_similarity
+from diffclust.problems import check_choice, check_constraints, check_count, check_flag, check_points, prepare
+from diffclust.similarity import check_neighbors, check_similarity
 from diffclust.solvers import solver_for
 
 
@@ -122,6 +122,57 @@ class Hierarchy:
         must_link = known.relation[edges[:, 0], edges[:, 1]] == 1
         order = np.argsort(~must_link, kind="stable")
         return cls(len(matrix), edges[order], np.where(must_link, np.inf, weights)[order], int(must_link.sum()))
+
+    @classmethod
+    def from_points(
+        cls,
+        x: Any,
+        metric: str = "sqeuclidean",
+        n_neighbors: int | None = None,
+        *,
+        reachability: int | None = None,
+        algorithm: str = "auto",
+        progress: bool = False,
+    ) -> Hierarchy:
+        """From points (n, d), in O(n) memory: the n × n similarities are never stored.
+
+        The tree is exact: a maximum spanning tree of the similarities computed in float64 from differences of
+        coordinates (equal points are at distance 0 exactly), equal ones by smaller (i, j). With ``n_neighbors`` it is
+        approximate, for millions of points: the tree of a graph that joins each point to about that many of its
+        nearest others, whose pieces are then joined by short edges. Each of its edges is at most as similar as the
+        exact tree's edge at the same position; ``results/README.md`` says by how much on data.
+
+        Args:
+            metric: "sqeuclidean" (similarity -|x - y|²), "euclidean" (-|x - y|), "cosine" (the cosine), "manhattan" or
+                "chebyshev" (minus the distance).
+            n_neighbors: None for the exact tree, else neighbours of each point in the graph, e.g. 15.
+            reachability: m for robust single linkage, the exact tree of :func:`diffclust.mutual_reachability` with m
+                neighbours, by Prim's algorithm on the host: n² distances.
+            algorithm: how the exact tree is found. "kdtree" leaves out pairs that are too far apart, which pays in
+                few dimensions or tight clusters; "complete" looks at all pairs; "auto" tries which is faster.
+            progress: show progress bars (needs tqdm).
+
+        >>> hierarchy = Hierarchy.from_points([[0.0], [0.1], [1.0], [1.2]], metric="euclidean")
+        >>> hierarchy.labels(2).tolist()
+        [0, 0, 1, 1]
+        """
+        from diffclust.solvers import points as solvers
+        from diffclust.solvers.points.metrics import METRICS
+
+        check_choice("metric", metric, METRICS)
+        check_choice("algorithm", algorithm, solvers.ALGORITHMS)
+        check_flag("progress", progress)
+        x = check_points(x)
+        for number in (n_neighbors, reachability):
+            if number is not None:
+                check_neighbors(number, len(x))
+        if reachability is None:
+            edges, weights = solvers.spanning_tree(x, metric, n_neighbors, algorithm, progress)
+        elif n_neighbors is None:
+            edges, weights = solvers.robust_spanning_tree(x, metric, reachability)
+        else:
+            raise ValueError("reachability needs the exact tree: it does not go with n_neighbors.")
+        return cls(len(x), edges, weights)
 
     def labels(self, n_clusters: int, min_cluster_size: int = 1) -> NDArray[np.int32]:
         """The clusters for k = ``n_clusters``, numbered by their smallest point.

@@ -7,6 +7,7 @@ what to do.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,6 +125,32 @@ def check_count(name: str, value: Any, n_points: int) -> int:
     if not 1 <= value <= n_points:
         raise ValueError(f"{name}={value} must be from 1 to the number of points, {n_points}.")
     return int(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    choices = tuple(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+    return value
+
+
+def check_points(points: Any) -> Any:
+    """Finite real points (n, d), as they came if they are a tensor on a device, else as a NumPy array."""
+    on_host = framework_of(points) != "torch" or points.device.type == "cpu"
+    if on_host:
+        points = to_numpy(points.float() if "bfloat16" in str(getattr(points, "dtype", "")) else points)
+        if points.dtype.kind not in "iubf":
+            raise TypeError(f"points must be real numbers, got dtype {points.dtype}.")
+    if points.ndim != 2:
+        raise ValueError(f"points must have shape (n, d), got shape {tuple(points.shape)}.")
+    if 0 in points.shape:
+        raise ValueError(
+            f"points are empty (shape {tuple(points.shape)}): at least one point and one dimension are needed."
+        )
+    if on_host and not np.isfinite(points).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(points))[0])
+        raise ValueError(f"points must be finite: entry ({row}, {column}) is {points[row, column]}.")
+    return points
 
 
 def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, ...]) -> Constraints | None:

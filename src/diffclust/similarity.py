@@ -159,15 +159,19 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
         similarity = check_similarity(similarity)
     check_square(similarity)
     n = similarity.shape[-1]
-    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, (int, np.integer)):
-        raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")
-    if not 1 <= n_neighbors < n:
-        raise ValueError(f"n_neighbors={n_neighbors} must be from 1 to the number of other points, {n - 1}.")
+    check_neighbors(n_neighbors, n)
     xp = namespace_of(similarity)
     diagonal = identity_mask(n, similarity)
     core = sort(xp.where(diagonal, -float("inf"), similarity))[..., n - n_neighbors]
     reach = xp.minimum(similarity, xp.minimum(core[..., :, None], core[..., None, :]))
     return xp.where(diagonal, similarity, reach)
+
+
+def check_neighbors(n_neighbors: Any, n_points: int) -> None:
+    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, (int, np.integer)):
+        raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")
+    if not 1 <= n_neighbors < n_points:
+        raise ValueError(f"n_neighbors={n_neighbors} must be from 1 to the number of other points, {n_points - 1}.")
 
 
 def _tiny(x: Any) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 # Numba keeps compiled code beside a file until that file changes, not the files it calls: after an edit in this folder,
 # run the tests (they keep a cache of their own, by the contents of all files) or delete __pycache__.
-jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+jit: Any = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
 
 def plain(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
@@ -26,20 +26,20 @@ _pool: ThreadPoolExecutor | None = None
 _pool_owner = 0
 
 
-def _max_threads() -> int:
+def max_threads() -> int:
     return int(vars(numba.config)["NUMBA_NUM_THREADS"])
 
 
 def in_threads(work: Callable[[int, int], None], n_items: int) -> None:
     """Run ``work(start, stop)`` over n_items, split evenly over NUMBA_NUM_THREADS threads (default: all cores)."""
     global _pool, _pool_owner
-    n_threads = min(_max_threads(), n_items)
+    n_threads = min(max_threads(), n_items)
     if n_threads <= 1:
         if n_items:
             work(0, n_items)
         return
     if _pool is None or _pool_owner != os.getpid():  # threads do not survive a fork
-        _pool, _pool_owner = ThreadPoolExecutor(_max_threads(), "diffclust"), os.getpid()
+        _pool, _pool_owner = ThreadPoolExecutor(max_threads(), "diffclust"), os.getpid()
     bounds = [n_items * t // n_threads for t in range(n_threads + 1)]
     others = [_pool.submit(work, bounds[t], bounds[t + 1]) for t in range(1, n_threads)]
     work(bounds[0], bounds[1])

@@ -1,0 +1,52 @@
+"""Points → a maximum spanning tree of their complete graph, without the n × n matrix.
+
+The way of the data: ``metrics.py`` places points in a geometry that the kernels know, and turns lengths back into
+similarities; ``tiles.py`` sorts the points into tiles; ``search.py`` lists each one's nearest others; ``boruvka.py``
+joins them to a tree; ``cpu.py`` calls these in turn. ``neighbours.py`` is the other way, for millions of points: an
+approximate neighbour graph, joined to one tree. ``cuda.py`` is the exact tree on a GPU, ``reachability.py`` that of
+robust single linkage.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.frameworks import framework_of, to_numpy
+
+# Each module has spanning_tree(points, metric, algorithm, progress), which returns what the function below does.
+TABLE = {"cpu": "diffclust.solvers.points.cpu", "cuda": "diffclust.solvers.points.cuda"}
+ALGORITHMS = ("auto", "complete", "kdtree")
+
+
+def solver_for(points: Any) -> ModuleType:
+    """The exact solver that runs where the points are."""
+    device = points.device.type if framework_of(points) == "torch" else "cpu"
+    if device not in TABLE:
+        raise TypeError(f"No solver for points on {device}: move them to the host, e.g. with .cpu().")
+    return importlib.import_module(TABLE[device])
+
+
+def spanning_tree(
+    points: Any, metric: str, n_neighbors: int | None = None, algorithm: str = "auto", progress: bool = False
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Edges (n - 1, 2) and similarities (n - 1,) by decreasing similarity, equal ones by smaller (i, j).
+
+    With ``n_neighbors`` of an approximate neighbour graph, on the host; else exact, where the points are.
+    """
+    if n_neighbors is None:
+        return solver_for(points).spanning_tree(points, metric, algorithm, progress)
+    from diffclust.solvers.points import neighbours
+
+    return neighbours.spanning_tree(to_numpy(points), metric, n_neighbors, progress)
+
+
+def robust_spanning_tree(points: Any, metric: str, reachability: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The same of the mutual reachability of all pairs, exact, on the host."""
+    from diffclust.solvers.points import reachability as solver
+
+    return solver.spanning_tree(to_numpy(points), metric, reachability)

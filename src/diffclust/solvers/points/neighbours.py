@@ -1,0 +1,225 @@
+"""Points → an approximate tree: the spanning forest of a neighbour graph, its pieces joined to one tree.
+
+The graph comes from faiss, or from scikit-learn, exactly, for few points. Edges get their lengths in float64 here, so
+the tree's weights are true similarities; what is approximate is the choice of edges:
+
+- the graph has about ``n_neighbors`` of the nearest others of each point (an inverted file finds most of them);
+- pieces of the graph are joined by the shortest edges out of them. These are exact for pieces in which all points are
+  asked for their nearest point outside; of larger pieces a sample is asked, then the surroundings of the best answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.solvers.cpu.threads import in_threads, jit
+from diffclust.solvers.points.boruvka import NO_EDGE, join
+from diffclust.solvers.points.cpu import finish, first_equal
+from diffclust.solvers.points.metrics import METRICS, place
+from diffclust.solvers.points.progress import Progress
+from diffclust.solvers.points.search import FAR, edge_code, improve
+from diffclust.solvers.points.tiles import MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree
+from diffclust.solvers.tree import find
+
+FEW = 10_000  # points up to which scikit-learn finds the neighbours, exactly
+PROBED = 16  # lists of the inverted file that are searched
+BATCH = 16_384  # points whose neighbours are searched at once
+ASKED = 10_000  # points that are asked in a round of joining, spread over the pieces
+SURROUNDINGS = 8 * WIDTH  # places before and after an endpoint that are asked, too
+REFINEMENTS = 2
+
+
+@jit
+def _measure(kind, points, others, lengths, start, stop):
+    """lengths[i, c] = distance of point i to others[i, c], for rows start..stop-1."""
+    for i in range(start, stop):
+        for c in range(others.shape[1]):
+            j, total = others[i, c], 0.0
+            for k in range(points.shape[1]):
+                gap = abs(points[i, k] - points[j, k])
+                if kind == SQUARED_EUCLIDEAN:
+                    total += gap * gap
+                elif kind == MANHATTAN:
+                    total += gap
+                else:
+                    total = max(total, gap)
+            lengths[i, c] = total
+
+
+@jit
+def _edges(others, lengths, codes, edge_lengths):
+    """List each edge of the graph once; returns how many. Entries -1 and points themselves are no neighbours."""
+    n_edges = 0
+    for i in range(others.shape[0]):
+        for c in range(others.shape[1]):
+            j = others[i, c]
+            if j < 0 or j == i:
+                continue
+            if j < i:
+                known = False
+                for back in others[j]:
+                    known |= back == i
+                if known:
+                    continue
+            codes[n_edges], edge_lengths[n_edges] = edge_code(i, j), lengths[i, c]
+            n_edges += 1
+    return n_edges
+
+
+@jit
+def _sort_ties(order, codes, lengths):
+    """Edges of equal length, next to each other in ``order``, by smaller pair."""
+    start = 0
+    for position in range(1, order.shape[0] + 1):
+        if position < order.shape[0] and lengths[order[position]] == lengths[order[start]]:
+            continue
+        if position - start > 1:
+            run = order[start:position].copy()
+            order[start:position] = run[np.argsort(codes[run])]
+        start = position
+
+
+@jit
+def _kruskal(order, codes, lengths, leader, tree_codes, tree_lengths):
+    """The minimum spanning forest; returns its number of edges."""
+    n_edges = 0
+    for e in order:
+        a, b = find(leader, codes[e] >> 32), find(leader, codes[e] & 0xFFFFFFFF)
+        if a != b:
+            leader[max(a, b)] = min(a, b)
+            tree_codes[n_edges], tree_lengths[n_edges] = codes[e], lengths[e]
+            n_edges += 1
+    for i in range(leader.shape[0]):
+        leader[i] = find(leader, i)
+    return n_edges
+
+
+def _neighbours(points: NDArray[np.float64], kind: int, n_neighbors: int, report: Progress) -> NDArray[np.int32]:
+    """About the nearest others of each point, (n, n_neighbors) or one more; -1 where fewer were found."""
+    n, d = points.shape
+    report.stage("neighbours", n, "points")
+    if n <= FEW:
+        from sklearn.neighbors import NearestNeighbors
+
+        metric = ("euclidean", "manhattan", "chebyshev")[kind]
+        found = NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(points).kneighbors(return_distance=False)
+        report.advance(n)
+        return found.astype(np.int32)
+    try:
+        faiss = importlib.import_module("faiss")  # its type stubs miss half of it
+    except ImportError as error:
+        raise ImportError(
+            f"n_neighbors with more than {FEW} points needs faiss: pip install 'diffclust[neighbors]'."
+        ) from error
+    n_lists = int(4 * np.sqrt(n))
+    index = faiss.index_factory(d, f"IVF{n_lists},Flat", (faiss.METRIC_L2, faiss.METRIC_L1, faiss.METRIC_Linf)[kind])
+    single = (points - points.mean(0)).astype(np.float32)  # centred: float32 keeps more of the differences
+    index.cp.max_points_per_centroid = 64
+    index.train(single)
+    index.add(single)
+    index.nprobe = min(n_lists, max(PROBED, -(-4 * n_neighbors * n_lists // n)))
+    others = np.empty((n, n_neighbors + 1), np.int32)  # one more: a point is mostly its own nearest
+    for start in range(0, n, BATCH):
+        batch = single[start : start + BATCH]
+        others[start : start + BATCH] = index.search(batch, n_neighbors + 1)[1]
+        report.advance(len(batch))
+    return others
+
+
+def _forest(
+    points: NDArray[np.float64], kind: int, others: NDArray[np.int32], codes: NDArray[Any], lengths: NDArray[Any]
+) -> tuple[int, NDArray[np.int32]]:
+    """Write the graph's minimum spanning forest; returns its number of edges and the first point of each piece."""
+    measured = np.empty(others.shape)
+    in_threads(lambda start, stop: _measure(kind, points, others, measured, start, stop), len(points))
+    graph_codes, graph_lengths = np.empty(others.size, np.int64), np.empty(others.size)
+    n_graph = _edges(others, measured, graph_codes, graph_lengths)
+    graph_codes, graph_lengths = graph_codes[:n_graph], graph_lengths[:n_graph]
+    order = np.argsort(graph_lengths)
+    _sort_ties(order, graph_codes, graph_lengths)
+    leader = np.arange(len(points), dtype=np.int32)
+    return _kruskal(order, graph_codes, graph_lengths, leader, codes, lengths), leader
+
+
+def _to_ask(component: NDArray[np.int32], n_components: int, spared: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Places to ask, in order, and which components they are only a sample of; the places of no point are -1."""
+    sizes = np.bincount(component[component >= 0], minlength=n_components)
+    share = max(ASKED // n_components, WIDTH)
+    step = -(-sizes // share)
+    by_component = np.argsort(component, kind="stable")[len(component) - sizes.sum() :]
+    number = np.arange(len(by_component)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    own = component[by_component]
+    asked = by_component[(number % step[own] == 0) & (own != spared)]
+    return np.sort(asked).astype(np.int32), step > 1
+
+
+def _join_pieces(
+    points: NDArray[np.float64],
+    kind: int,
+    pieces: NDArray[np.int32],
+    codes: NDArray[np.int64],
+    lengths: NDArray[np.float64],
+    n_edges: int,
+    report: Progress,
+) -> None:
+    """Add the edges that join the pieces to one tree, by rounds in which each piece but the largest finds one."""
+    n = len(points)
+    report.stage("joining", n - 1 - n_edges, "pieces")
+    tree = build_tree(points)
+    there = np.flatnonzero(tree.order >= 0)
+    places = np.empty(n, np.int32)
+    places[tree.order[there]] = there
+    component = np.full(len(tree.order), -1, np.int32)
+    component[there] = np.unique(pieces, return_inverse=True)[1][tree.order[there]]
+    leader, sizes = np.empty(n, np.int32), np.empty(n, np.int64)
+    n_components = n - n_edges
+    spared = int(np.bincount(component[there]).argmax())
+    while n_components > 1:
+        best, best_code = np.full(n_components, FAR), np.full(n_components, NO_EDGE)
+        asked, sampled = _to_ask(component, n_components, spared)
+        improve(tree, kind, component, asked, best, best_code)
+        for _ in range(REFINEMENTS if sampled.any() else 0):
+            around = _surroundings(tree, component, places, best_code, sampled)
+            improve(tree, kind, component, around, best, best_code)
+        certain = best_code != NO_EDGE
+        before = n_edges
+        n_edges, n_components, spared = join(
+            best, best_code, certain, places, component, leader, sizes, codes, lengths, n_edges
+        )
+        report.advance(n_edges - before)
+
+
+def _surroundings(
+    tree: Tree, component: NDArray[Any], places: NDArray[Any], best_code: NDArray[Any], sampled: NDArray[Any]
+) -> NDArray[np.int32]:
+    """The places near the end, inside its component, of the best known edge out of each sampled component."""
+    chosen = np.zeros(len(tree.order), bool)
+    for c in np.flatnonzero(sampled & (best_code != NO_EDGE)).tolist():
+        ends = places[[best_code[c] >> 32, best_code[c] & 0xFFFFFFFF]]
+        inside = int(ends[0] if component[ends[0]] == c else ends[1])
+        window = slice(max(inside - SURROUNDINGS, 0), inside + SURROUNDINGS)
+        chosen[window] |= component[window] == c
+    return np.flatnonzero(chosen).astype(np.int32)
+
+
+def spanning_tree(
+    points: NDArray[Any], metric: str, n_neighbors: int, progress: bool = False
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """A tree of the neighbour graph of points (n, d), finite numbers; exact where n_neighbors is n - 1."""
+    kind = METRICS[metric].kind
+    placed = place(points, METRICS[metric])
+    first = first_equal(placed)
+    distinct = placed if first is None else placed[first == np.arange(len(first))]
+    n = len(distinct)
+    codes, lengths = np.empty(n - 1, np.int64), np.empty(n - 1)
+    if n > 1:
+        with Progress(progress) as report:
+            others = _neighbours(distinct, kind, min(n_neighbors, n - 1), report)
+            n_edges, pieces = _forest(distinct, kind, others, codes, lengths)
+            if n_edges < n - 1:
+                _join_pieces(distinct, kind, pieces, codes, lengths, n_edges, report)
+    return finish(codes, lengths, first, metric)

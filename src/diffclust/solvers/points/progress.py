@@ -1,0 +1,42 @@
+"""Progress bars, if asked for: one per stage, through tqdm."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """``stage`` opens a bar, ``advance`` moves it; without ``shown`` both do nothing."""
+
+    def __init__(self, shown: bool) -> None:
+        self._bar: Any = None
+        self._tqdm: Any = None
+        if shown:
+            try:
+                from tqdm.auto import tqdm
+            except ImportError as error:
+                raise ImportError("progress=True needs tqdm: pip install 'diffclust[neighbors]'.") from error
+            self._tqdm = tqdm
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        self.close()
+        if self._tqdm is not None:
+            self._bar = self._tqdm(total=total, desc=name, unit=f" {unit}", unit_scale=True)
+
+    def advance(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

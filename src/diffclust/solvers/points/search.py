@@ -1,0 +1,321 @@
+"""Tiles → each point's nearest others, in two ways; and each component's nearest point outside it.
+
+The order of everything is that of edges: smaller distance first, equal ones by smaller pair of points. Among the edges
+of one point that is (distance, other point), whichever way they are computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.solvers.cpu.threads import in_threads, jit, max_threads
+from diffclust.solvers.points.progress import Progress
+from diffclust.solvers.points.tiles import (
+    ROWS,
+    WIDTH,
+    Tree,
+    box_distance,
+    distances,
+    lane_bounds,
+    measure_balls,
+    push_children,
+)
+
+LISTED = 8  # nearest others that are listed for each point: one vector; more cost more than they save, fewer run out
+ALWAYS_DESCEND = 4  # dimensions up to which the tree always leaves out most pairs
+WORTH_DESCENDING = 0.4  # share of leaves looked at, below which descending beats looking at each pair once for both
+REPORTED = 64  # leaves after which progress is reported
+BLOCK = 256  # leaves that meet others together, a few of which fit into a cache
+FAR = np.finfo(np.float64).max
+
+
+class Neighbours(NamedTuple):
+    """The nearest others of each place of a tree, best first."""
+
+    distances: NDArray[np.float64]  # (places, LISTED), -1 past the last of all others
+    places: NDArray[np.int32]  # (places, LISTED), -1 past the last of all others
+    worst: NDArray[np.float64]  # (leaves, WIDTH) the last of the distances; -1 where there is no point
+
+
+@jit
+def _insert(near, near_places, order, i, distance, j):
+    """Offer place j at ``distance`` to place i; returns the distance of its last neighbour then."""
+    slot = 0
+    for s in range(LISTED):
+        slot += near[i, s] < distance
+    while slot < LISTED and near[i, slot] == distance and order[near_places[i, slot]] < order[j]:
+        slot += 1
+    for s in range(LISTED - 1, 0, -1):
+        near[i, s] = near[i, s - 1] if s > slot else near[i, s]
+        near_places[i, s] = near_places[i, s - 1] if s > slot else near_places[i, s]
+    if slot < LISTED:
+        near[i, slot] = distance
+        near_places[i, slot] = j
+    return near[i, LISTED - 1]
+
+
+@jit
+def _any_hit(out, worst, a, row, b, both):
+    """Whether any of the distances just computed matters to a point. Most do not: one branch for all of them."""
+    limit_0, limit_1, limit_2, limit_3 = worst[a, row], worst[a, row + 1], worst[a, row + 2], worst[a, row + 3]
+    hit = False
+    for lane in range(WIDTH):
+        limit = worst[b, lane] if both else -1.0
+        d0, d1, d2, d3 = out[lane], out[WIDTH + lane], out[2 * WIDTH + lane], out[3 * WIDTH + lane]
+        hit |= (d0 <= limit_0) | (d1 <= limit_1) | (d2 <= limit_2) | (d3 <= limit_3)
+        hit |= (d0 <= limit) | (d1 <= limit) | (d2 <= limit) | (d3 <= limit)
+    return hit
+
+
+@jit
+def _compare(kind, tiles, order, a, b, both, near, near_places, worst, out):
+    """Offer leaf b's points to those of leaf a and, with ``both``, the other way round."""
+    for row in range(0, WIDTH, ROWS):
+        distances(kind, tiles, a, row, tiles, b, out)
+        if not _any_hit(out, worst, a, row, b, both):
+            continue
+        for r in range(ROWS):
+            i = a * WIDTH + row + r
+            for lane in range(WIDTH):
+                distance, j = out[r * WIDTH + lane], b * WIDTH + lane
+                if distance <= worst[a, row + r] and j != i:
+                    worst[a, row + r] = _insert(near, near_places, order, i, distance, j)
+                if both and distance <= worst[b, lane]:
+                    worst[b, lane] = _insert(near, near_places, order, j, distance, i)
+
+
+@jit
+def _largest(worst, leaf):
+    largest = worst[leaf, 0]
+    for lane in range(WIDTH):
+        largest = max(largest, worst[leaf, lane])
+    return largest
+
+
+@jit
+def _from_leaves(kind, tiles, order, boxes, leaf_nodes, near, near_places, worst, start, stop):
+    """The nearest others of the points of leaves start..stop-1, by descending the tree from each leaf.
+
+    Returns the number of leaves that were looked at.
+    """
+    stack, bounds = np.empty((128, 3), np.int64), np.empty(128)
+    out = np.empty(ROWS * WIDTH)
+    n_compared = 0
+    for a in range(start, stop):
+        _compare(kind, tiles, order, a, a, False, near, near_places, worst, out)
+        limit = _largest(worst, a)
+        stack[0, 0], stack[0, 1], stack[0, 2], bounds[0] = 0, 0, tiles.shape[0], 0.0
+        height = 1
+        while height > 0:
+            height -= 1
+            node, low, high = stack[height, 0], stack[height, 1], stack[height, 2]
+            if bounds[height] > limit:
+                continue
+            if high - low > 1:
+                height = push_children(kind, boxes, node, low, high, boxes, leaf_nodes[a], stack, bounds, height)
+            elif low != a:
+                _compare(kind, tiles, order, a, low, False, near, near_places, worst, out)
+                limit = _largest(worst, a)
+                n_compared += 1
+    return n_compared
+
+
+@jit
+def _between_blocks(kind, tiles, order, boxes, leaf_nodes, near, near_places, worst, starts, a_block, b_block):
+    """Compare all leaves of one block with all of another; of a block with itself, each pair once."""
+    out = np.empty(ROWS * WIDTH)
+    for a in range(starts[a_block], starts[a_block + 1]):
+        limit = _largest(worst, a)
+        for b in range(a if a_block == b_block else starts[b_block], starts[b_block + 1]):
+            bound = box_distance(kind, boxes, leaf_nodes[a], boxes, leaf_nodes[b])
+            if bound <= limit or bound <= _largest(worst, b):
+                _compare(kind, tiles, order, a, b, a != b, near, near_places, worst, out)
+                limit = _largest(worst, a)
+
+
+def nearest(tree: Tree, kind: int, algorithm: str, report: Progress) -> Neighbours:
+    """The nearest others of every point, by descending the tree ("kdtree") or looking at all pairs ("complete").
+
+    "auto" descends from a few leaves, and goes on so if that left out most of the others.
+    """
+    n_places, n_leaves = len(tree.order), len(tree.leaf_nodes)
+    found = Neighbours(
+        np.full((n_places, LISTED), FAR),
+        np.full((n_places, LISTED), -1, np.int32),
+        np.where(tree.order < 0, -1.0, FAR).reshape(-1, WIDTH),
+    )
+    shared = (kind, *tree, *found)
+    report.stage("neighbours", n_leaves, "leaves")
+    if algorithm == "auto":
+        algorithm = "kdtree" if tree.tiles.shape[1] <= ALWAYS_DESCEND else _probe(shared, n_leaves)
+    if algorithm == "complete":
+        _all_pairs(shared, n_leaves, report)
+        return found
+
+    def descend(start: int, stop: int) -> None:
+        for first in range(start, stop, REPORTED):
+            last = min(first + REPORTED, stop)
+            _from_leaves(*shared, first, last)
+            report.advance(last - first)
+
+    in_threads(descend, n_leaves)
+    return found
+
+
+def _probe(shared: Any, n_leaves: int) -> str:
+    """Which way is faster, by descending from a few leaves, whose lists are then cleared."""
+    near, near_places, worst = shared[-3:]
+    probes = np.unique(np.linspace(0, n_leaves - 1, 8).astype(np.int64))
+    n_compared = 0
+    for leaf in probes.tolist():
+        before = worst[leaf].copy()
+        n_compared += _from_leaves(*shared, leaf, leaf + 1)
+        places = slice(leaf * WIDTH, (leaf + 1) * WIDTH)
+        near[places], near_places[places], worst[leaf] = FAR, -1, before
+    return "kdtree" if n_compared < WORTH_DESCENDING * len(probes) * n_leaves else "complete"
+
+
+def _all_pairs(shared: Any, n_leaves: int, report: Progress) -> None:
+    """Look at each pair of leaves once, for both.
+
+    Blocks of leaves meet in the rounds of a tournament, in which no block plays twice: so no two threads write to a
+    list at the same time.
+    """
+    n_blocks = 2 * max_threads() * -(-n_leaves // (2 * max_threads() * BLOCK))
+    starts = np.linspace(0, n_leaves, n_blocks + 1).astype(np.int64)
+    rounds = [[(block, block) for block in range(n_blocks)], *_tournament(n_blocks)]  # as many as blocks
+    for number, games in enumerate(rounds):
+
+        def play(start: int, stop: int, games: list[tuple[int, int]] = games) -> None:
+            for a, b in games[start:stop]:
+                _between_blocks(*shared, starts, a, b)
+
+        in_threads(play, len(games))
+        report.advance(int(starts[number + 1] - starts[number]))
+
+
+def _tournament(n_players: int) -> list[list[tuple[int, int]]]:
+    """Rounds of games of an even number of players, in which everybody plays everybody once."""
+    ring = list(range(1, n_players))
+    rounds = []
+    for _ in ring:
+        table = [0, *ring]
+        rounds.append([(table[i], table[-1 - i]) for i in range(n_players // 2)])
+        ring = ring[1:] + ring[:1]
+    return rounds
+
+
+@jit
+def _node_components(component, order, low, high, node, node_component):
+    """The component that all points of a node share, or -1; for the node and all below it."""
+    if high - low == 1:
+        shared = component[low * WIDTH]
+        for p in range(low * WIDTH, (low + 1) * WIDTH):
+            if order[p] >= 0 and component[p] != shared:
+                shared = np.int32(-1)
+    else:
+        middle = (low + high) // 2
+        shared = _node_components(component, order, low, middle, node + 1, node_component)
+        other = _node_components(component, order, middle, high, node + 2 * (middle - low), node_component)
+        if shared != other:
+            shared = np.int32(-1)
+    node_component[node] = shared
+    return shared
+
+
+@jit
+def edge_code(i, j):
+    """An edge as one integer, in the order of (smaller point, larger point)."""
+    return (np.int64(min(i, j)) << 32) | np.int64(max(i, j))
+
+
+@jit
+def _outside(
+    kind, tiles, order, boxes, leaf_nodes, centres, radii, component, node_component, queries, start, stop,
+    best, best_code,
+):  # fmt: skip
+    """Look for edges out of the components of queries start..stop-1, better than the ``best`` of each component."""
+    d = tiles.shape[1]
+    stack, bounds = np.empty((128, 3), np.int64), np.empty(128)
+    out = np.empty(ROWS * WIDTH)
+    lanes, limits = np.empty(WIDTH), np.empty((1, WIDTH))
+    x, box = np.empty((1, d, WIDTH)), np.empty((1, 2, d))
+    n_lanes, first = 0, start
+    while first < stop:  # the queries of one leaf at a time: they are close to each other
+        n_lanes = 1
+        while first + n_lanes < stop and queries[first + n_lanes] // WIDTH == queries[first] // WIDTH:
+            n_lanes += 1
+        box[0, 0], box[0, 1] = np.inf, -np.inf
+        x[:] = np.inf
+        limits[:] = -1.0
+        shared = component[queries[first]]
+        for lane in range(n_lanes):
+            p = queries[first + lane]
+            if component[p] != shared:
+                shared = np.int32(-1)
+            for k in range(d):
+                x[0, k, lane] = tiles[p // WIDTH, k, p % WIDTH]
+                box[0, 0, k] = min(box[0, 0, k], x[0, k, lane])
+                box[0, 1, k] = max(box[0, 1, k], x[0, k, lane])
+        stack[0, 0], stack[0, 1], stack[0, 2], bounds[0] = 0, 0, tiles.shape[0], 0.0
+        height = 1
+        while height > 0:
+            height -= 1
+            node, low, high = stack[height, 0], stack[height, 1], stack[height, 2]
+            if shared >= 0 and node_component[node] == shared:
+                continue
+            for lane in range(n_lanes):
+                limits[0, lane] = best[component[queries[first + lane]]]
+            if bounds[height] > _largest(limits, 0):
+                continue
+            if high - low > 1:
+                height = push_children(kind, boxes, node, low, high, box, 0, stack, bounds, height)
+                continue
+            lane_bounds(kind, x, 0, centres, radii, low, lanes)
+            for row in range(0, n_lanes, ROWS):
+                near_enough = False
+                for lane in range(row, row + ROWS):
+                    near_enough |= lanes[lane] <= limits[0, lane]
+                if not near_enough:
+                    continue
+                distances(kind, x, 0, row, tiles, low, out)
+                if not _any_hit(out, limits, 0, row, 0, False):
+                    continue
+                for r in range(min(ROWS, n_lanes - row)):
+                    p = queries[first + row + r]
+                    own = component[p]
+                    for lane in range(WIDTH):
+                        distance, other = out[r * WIDTH + lane], low * WIDTH + lane
+                        if distance <= best[own] and component[other] != own:
+                            code = edge_code(order[p], order[other])
+                            if distance < best[own] or code < best_code[own]:
+                                best[own], best_code[own] = distance, code
+        first += n_lanes
+
+
+def improve(
+    tree: Tree,
+    kind: int,
+    component: NDArray[np.int32],
+    queries: NDArray[np.int32],
+    best: NDArray[np.float64],
+    best_code: NDArray[np.int64],
+) -> None:
+    """Make ``best`` the best edge out of each component from one of the ``queries``, if that is better than it is."""
+    balls = measure_balls(tree, kind)
+    node_component = np.empty(len(tree.boxes), np.int32)
+    _node_components(component, tree.order, 0, len(tree.leaf_nodes), 0, node_component)
+    parts: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
+
+    def look(start: int, stop: int) -> None:
+        own, own_code = best.copy(), best_code.copy()
+        _outside(kind, *tree, *balls, component, node_component, queries, start, stop, own, own_code)
+        parts.append((own, own_code))
+
+    in_threads(look, len(queries))
+    for own, own_code in parts:
+        better = (own < best) | ((own == best) & (own_code < best_code))
+        best[better], best_code[better] = own[better], own_code[better]

@@ -1,0 +1,255 @@
+"""Points → tiles: a kd-tree whose leaves are tiles of ``WIDTH`` points, and the distances between two tiles.
+
+A tile is a (d, WIDTH) array, so that distances to its points run in vectors. All leaves but the last are full; the last
+is filled up with infinity, which is never close to anything. Nodes stand in preorder: a node over leaves lo..hi-1,
+middle m = (lo + hi) // 2, has its left child at node + 1 and its right child at node + 2 * (m - lo).
+
+Arithmetic: float64 differences, squared and added with fused multiply-adds, so equal points are at distance 0 and
+d(i, j) = d(j, i), bit for bit. Never |x|^2 + |y|^2 - 2<x, y>, which cancels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.solvers.cpu.threads import in_threads, jit
+
+WIDTH = 32
+ROWS = 4  # points whose distances to a tile are computed together: the tile is loaded once for all of them
+SQUARED_EUCLIDEAN, MANHATTAN, CHEBYSHEV = range(3)
+# A lower bound is summed in another order than the distances it bounds: it must stay below them in spite of rounding.
+SLACK = 1 - 1e-10
+
+_fused = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy", fastmath={"contract"})
+_any_order = numba.njit(
+    nogil=True, cache=True, boundscheck=False, error_model="numpy", fastmath={"contract", "reassoc", "nsz"}
+)
+
+
+class Tree(NamedTuple):
+    """Places number the points in the order of the tree: point ``order[p]`` is lane p % WIDTH of leaf p // WIDTH."""
+
+    tiles: NDArray[np.float64]  # (leaves, d, WIDTH)
+    order: NDArray[np.int32]  # (leaves * WIDTH,) point at a place, -1 where the last leaf is filled up
+    boxes: NDArray[np.float64]  # (nodes, 2, d) smallest and largest coordinates
+    leaf_nodes: NDArray[np.int32]  # (leaves,) node of a leaf
+
+
+@_fused
+def distances(kind, xs, a, row, ys, b, out):
+    """out[r * WIDTH + j] = distance of lane row + r of xs[a] to lane j of ys[b], for r < ROWS."""
+    d = xs.shape[1]
+    for j in range(ROWS * WIDTH):
+        out[j] = 0.0
+    if kind == SQUARED_EUCLIDEAN:
+        for k in range(0, d - 3, 4):
+            p0, p1, p2, p3 = xs[a, k, row], xs[a, k + 1, row], xs[a, k + 2, row], xs[a, k + 3, row]
+            q0, q1, q2, q3 = xs[a, k, row + 1], xs[a, k + 1, row + 1], xs[a, k + 2, row + 1], xs[a, k + 3, row + 1]
+            s0, s1, s2, s3 = xs[a, k, row + 2], xs[a, k + 1, row + 2], xs[a, k + 2, row + 2], xs[a, k + 3, row + 2]
+            t0, t1, t2, t3 = xs[a, k, row + 3], xs[a, k + 1, row + 3], xs[a, k + 2, row + 3], xs[a, k + 3, row + 3]
+            for j in range(WIDTH):
+                y0, y1, y2, y3 = ys[b, k, j], ys[b, k + 1, j], ys[b, k + 2, j], ys[b, k + 3, j]
+                out[j] += (p0 - y0) ** 2 + (p1 - y1) ** 2 + (p2 - y2) ** 2 + (p3 - y3) ** 2
+                out[WIDTH + j] += (q0 - y0) ** 2 + (q1 - y1) ** 2 + (q2 - y2) ** 2 + (q3 - y3) ** 2
+                out[2 * WIDTH + j] += (s0 - y0) ** 2 + (s1 - y1) ** 2 + (s2 - y2) ** 2 + (s3 - y3) ** 2
+                out[3 * WIDTH + j] += (t0 - y0) ** 2 + (t1 - y1) ** 2 + (t2 - y2) ** 2 + (t3 - y3) ** 2
+        for k in range(d - d % 4, d):
+            p, q, s, t = xs[a, k, row], xs[a, k, row + 1], xs[a, k, row + 2], xs[a, k, row + 3]
+            for j in range(WIDTH):
+                out[j] += (p - ys[b, k, j]) ** 2
+                out[WIDTH + j] += (q - ys[b, k, j]) ** 2
+                out[2 * WIDTH + j] += (s - ys[b, k, j]) ** 2
+                out[3 * WIDTH + j] += (t - ys[b, k, j]) ** 2
+    else:
+        for k in range(d):
+            for r in range(ROWS):
+                p = xs[a, k, row + r]
+                if kind == MANHATTAN:
+                    for j in range(WIDTH):
+                        out[r * WIDTH + j] += abs(p - ys[b, k, j])
+                else:
+                    for j in range(WIDTH):
+                        out[r * WIDTH + j] = max(out[r * WIDTH + j], abs(p - ys[b, k, j]))
+
+
+@_any_order
+def box_distance(kind, boxes, a, others, b):
+    """No two points of boxes[a] and others[b] are closer than this."""
+    total = 0.0
+    for k in range(boxes.shape[2]):
+        gap = max(max(others[b, 0, k] - boxes[a, 1, k], boxes[a, 0, k] - others[b, 1, k]), 0.0)
+        if kind == SQUARED_EUCLIDEAN:
+            total += gap * gap
+        elif kind == MANHATTAN:
+            total += gap
+        else:
+            total = max(total, gap)
+    return total * SLACK
+
+
+@_any_order
+def lane_bounds(kind, xs, a, centres, radii, b, bounds):
+    """bounds[j]: no point of leaf b is closer to lane j of xs[a] than this, by the triangle inequality."""
+    for j in range(WIDTH):
+        bounds[j] = 0.0
+    for k in range(xs.shape[1]):
+        centre = centres[b, k]
+        if kind == SQUARED_EUCLIDEAN:
+            for j in range(WIDTH):
+                bounds[j] += (xs[a, k, j] - centre) ** 2
+        elif kind == MANHATTAN:
+            for j in range(WIDTH):
+                bounds[j] += abs(xs[a, k, j] - centre)
+        else:
+            for j in range(WIDTH):
+                bounds[j] = max(bounds[j], abs(xs[a, k, j] - centre))
+    radius = radii[b]
+    for j in range(WIDTH):
+        if kind == SQUARED_EUCLIDEAN:
+            gap = max(np.sqrt(bounds[j]) * SLACK - radius, 0.0)
+            bounds[j] = gap * gap * SLACK
+        else:
+            bounds[j] = bounds[j] * SLACK - radius
+
+
+@jit
+def _measure_balls(kind, tiles, order, centres, radii, start, stop):
+    """A centre of each leaf start..stop-1, and how far its farthest point is from it."""
+    bounds = np.empty(WIDTH)
+    for leaf in range(start, stop):
+        n_lanes = 0
+        while n_lanes < WIDTH and order[leaf * WIDTH + n_lanes] >= 0:
+            n_lanes += 1
+        for k in range(tiles.shape[1]):
+            total = 0.0
+            for lane in range(n_lanes):
+                total += tiles[leaf, k, lane] - tiles[leaf, k, 0]
+            centres[leaf, k] = tiles[leaf, k, 0] + total / n_lanes
+        radii[leaf] = 0.0
+        lane_bounds(kind, tiles, leaf, centres, radii, leaf, bounds)
+        for lane in range(n_lanes):
+            radii[leaf] = max(radii[leaf], bounds[lane])
+        radii[leaf] = (np.sqrt(radii[leaf]) if kind == SQUARED_EUCLIDEAN else radii[leaf]) / SLACK**4
+
+
+def measure_balls(tree: Tree, kind: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A centre of each leaf, (leaves, d), and a radius around it that holds its points, (leaves,)."""
+    n_leaves, d, _ = tree.tiles.shape
+    centres, radii = np.empty((n_leaves, d)), np.empty(n_leaves)
+    in_threads(lambda start, stop: _measure_balls(kind, tree.tiles, tree.order, centres, radii, start, stop), n_leaves)
+    return centres, radii
+
+
+@jit
+def _select(keys, order, start, stop, middle):
+    """Reorder start..stop-1 so that nothing before ``middle`` has a larger key than anything from there on."""
+    left, right = start, stop - 1
+    while left < right:
+        a, b, c = keys[left], keys[(left + right) >> 1], keys[right]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = left, right
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                order[i], order[j] = order[j], order[i]
+                i += 1
+                j -= 1
+        if middle <= j:
+            right = j
+        elif middle >= i:
+            left = i
+        else:
+            return
+
+
+@jit
+def _build(points, order, keys, boxes, leaf_nodes, tiles, node, low, high, grain, todo):
+    """Split the node over leaves low..high-1 and all below it, down to ``grain`` leaves; returns how many are ``todo``.
+
+    A node of one leaf is finished: its points are copied to its tile.
+    """
+    n, d = points.shape
+    stack = np.empty((128, 3), np.int64)
+    stack[0, 0], stack[0, 1], stack[0, 2] = node, low, high
+    height, n_todo = 1, 0
+    while height > 0:
+        height -= 1
+        node, low, high = stack[height, 0], stack[height, 1], stack[height, 2]
+        if high - low <= grain:
+            todo[n_todo, 0], todo[n_todo, 1], todo[n_todo, 2] = node, low, high
+            n_todo += 1
+            continue
+        start, stop = low * WIDTH, min(high * WIDTH, n)
+        box = boxes[node]
+        for k in range(d):
+            box[0, k] = box[1, k] = points[order[start], k]
+        for p in range(start + 1, stop):
+            row = points[order[p]]
+            for k in range(d):
+                box[0, k] = min(box[0, k], row[k])
+                box[1, k] = max(box[1, k], row[k])
+        if high - low == 1:
+            leaf_nodes[low] = node
+            for p in range(start, stop):
+                for k in range(d):
+                    tiles[low, k, p - start] = points[order[p], k]
+            for lane in range(stop - start, WIDTH):
+                order[start + lane] = -1
+                for k in range(d):
+                    tiles[low, k, lane] = np.inf
+            continue
+        widest = 0
+        for k in range(d):
+            if box[1, k] - box[0, k] > box[1, widest] - box[0, widest]:
+                widest = k
+        for p in range(start, stop):
+            keys[p] = points[order[p], widest]
+        middle = (low + high) // 2
+        _select(keys, order, start, stop, middle * WIDTH)
+        stack[height, 0], stack[height, 1], stack[height, 2] = node + 2 * (middle - low), middle, high
+        stack[height + 1, 0], stack[height + 1, 1], stack[height + 1, 2] = node + 1, low, middle
+        height += 2
+    return n_todo
+
+
+def build_tree(points: NDArray[np.float64]) -> Tree:
+    """A balanced kd-tree, each node split across its widest dimension."""
+    n, d = points.shape
+    n_leaves = -(-n // WIDTH)
+    order = np.arange(n_leaves * WIDTH, dtype=np.int32)
+    tree = Tree(np.empty((n_leaves, d, WIDTH)), order, np.empty((2 * n_leaves - 1, 2, d)), np.empty(n_leaves, np.int32))
+    shared: Any = (points, order, np.empty(n), tree.boxes, tree.leaf_nodes, tree.tiles)
+    grain = -(-n_leaves // 8)  # subtrees that threads finish: a few for each
+    todo = np.empty((n_leaves, 3), np.int64)
+    n_todo = _build(*shared, 0, 0, n_leaves, grain, todo) if n_leaves > 1 else 0
+    if n_todo == 0:
+        todo[0], n_todo = (0, 0, n_leaves), 1
+
+    def finish(start: int, stop: int) -> None:
+        for node, low, high in todo[start:stop].tolist():
+            _build(*shared, node, low, high, 0, todo[:0])
+
+    in_threads(finish, n_todo)
+    return tree
+
+
+@jit
+def push_children(kind, boxes, node, low, high, others, own, stack, bounds, height):
+    """Put the children of a node on the stack, the one nearer to others[own] on top; returns the new height."""
+    middle = (low + high) // 2
+    left, right = node + 1, node + 2 * (middle - low)
+    near, far = box_distance(kind, boxes, left, others, own), box_distance(kind, boxes, right, others, own)
+    first = height if far <= near else height + 1  # where the left child goes
+    second = 2 * height + 1 - first
+    stack[first, 0], stack[first, 1], stack[first, 2] = left, low, middle
+    stack[second, 0], stack[second, 1], stack[second, 2] = right, middle, high
+    bounds[first], bounds[second] = near, far
+    return height + 2

@@ -1,0 +1,187 @@
+"""The scikit-learn estimator: scikit-learn's own battery, and what a clustering user expects."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.datasets import load_digits, load_iris, make_blobs, make_moons
+from sklearn.metrics import adjusted_rand_score, pairwise_distances
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import diffclust as dc
+from diffclust.cluster import SpanningForestClustering
+
+
+def expected_failures(estimator):
+    if estimator.metric != "precomputed":
+        return {}
+    return {"check_clustering": "passes points, not a square matrix"}
+
+
+@parametrize_with_checks(
+    [
+        SpanningForestClustering(),
+        SpanningForestClustering(3, metric="precomputed"),
+        SpanningForestClustering("auto", min_cluster_size="auto", metric="manhattan", reachability=1),
+    ],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learns_battery(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def moons():
+    return make_moons(200, noise=0.05, random_state=0)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "manhattan", "cosine", "chebyshev"])
+def test_clusters_are_scikit_learns_single_linkage(metric):
+    x = load_iris().data + np.random.default_rng(0).normal(scale=1e-3, size=(150, 4))  # no ties
+    theirs = AgglomerativeClustering(5, linkage="single", metric=metric.removeprefix("sq")).fit_predict(x)
+    ours = SpanningForestClustering(5, metric=metric).fit_predict(x)
+    assert adjusted_rand_score(theirs, ours) == 1
+
+
+def test_precomputed_distances_and_similarities(moons):
+    x, _ = moons
+    expected = SpanningForestClustering(4).fit(x)
+    distances = pairwise_distances(x)
+    for matrix in (distances, -(distances**2), 10 - distances):
+        found = SpanningForestClustering(4, metric="precomputed").fit(matrix)
+        np.testing.assert_array_equal(found.labels_, expected.labels_)
+        np.testing.assert_array_equal(found.predict(matrix[::3]), expected.labels_[::3])
+
+
+def test_hierarchy_has_every_other_number_of_clusters(moons):
+    model = SpanningForestClustering(2).fit(moons[0])
+    for k in (1, 3, 200):
+        np.testing.assert_array_equal(model.hierarchy_.labels(k), SpanningForestClustering(k).fit(moons[0]).labels_)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine", "manhattan"])
+def test_predict_joins_the_most_similar_fitted_point(metric):
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(100, 3)), rng.normal(size=(40, 3))
+    model = SpanningForestClustering(5, metric=metric).fit(x)
+    nearest = pairwise_distances(new, x, metric=metric).argmin(1)
+    np.testing.assert_array_equal(model.predict(new), model.labels_[nearest])
+    np.testing.assert_array_equal(model.predict(x), model.labels_)
+
+
+def test_the_size_guard_finds_digits_where_plain_single_linkage_finds_outliers():
+    x, y = load_digits(return_X_y=True)
+    plain = SpanningForestClustering(10).fit(x)
+    guarded = SpanningForestClustering(10, min_cluster_size="auto").fit(x)
+    assert guarded.min_cluster_size_ == 35
+    assert np.bincount(guarded.labels_).min() >= 35
+    assert adjusted_rand_score(y, plain.labels_) < 0.01
+    assert adjusted_rand_score(y, guarded.labels_) > 0.4
+
+
+def test_robust_linkage_does_not_chain_through_a_bridge():
+    x, y = make_blobs(150, centers=[(0, 0), (10, 0)], cluster_std=1.0, random_state=1)
+    bridge = np.stack([np.arange(0, 10, 0.3), np.zeros(34)], axis=1)
+    both = np.concatenate([x, bridge])
+    plain, robust = (
+        SpanningForestClustering(2, min_cluster_size=10, reachability=m).fit(both).labels_[:150] for m in (None, 8)
+    )
+    assert adjusted_rand_score(y, plain) < 0.1
+    assert adjusted_rand_score(y, robust) == 1
+
+
+def test_label_constraints_and_new_clusters():
+    x, y = make_blobs(90, centers=[(0, 0), (6, 0), (0, 6)], cluster_std=0.7, random_state=0)
+    labels = np.where((np.arange(90) < 20) & (y < 2), y, -1)  # the third blob has no labels
+    model = SpanningForestClustering(3, min_cluster_size=5).fit(x, constraints=dc.Constraints.from_labels(labels))
+    assert dc.Constraints.from_labels(labels).agree(model.labels_)
+    assert adjusted_rand_score(y, model.labels_) > 0.95
+
+
+def test_pair_constraints_change_the_clusters(moons):
+    x, _ = moons
+    free = SpanningForestClustering(2).fit(x).labels_
+    together = [(0, int(np.flatnonzero(free != free[0])[0]))]
+    apart = [(0, int(np.flatnonzero(free == free[0])[1]))]
+    for pairs in ({"must_link": together}, {"cannot_link": apart}, {"must_link": together, "cannot_link": apart}):
+        known = dc.Constraints.from_pairs(200, **pairs)
+        assert not known.agree(free)
+        assert known.agree(SpanningForestClustering(2).fit(x, constraints=known).labels_)
+    triangle = dc.Constraints.from_pairs(200, cannot_link=[(0, 1), (1, 2), (2, 0), (0, 5)])  # not of the form of labels
+    assert triangle.agree(SpanningForestClustering(4).fit(x, constraints=triangle).labels_)
+    with pytest.raises(ValueError, match="n_clusters=2 cannot be reached"):
+        SpanningForestClustering(2).fit(x, constraints=triangle)
+
+
+def test_automatic_number_of_clusters(moons):
+    x, y = moons
+    assert SpanningForestClustering("auto").fit(x).n_clusters_ == 2
+    x, y = load_digits(return_X_y=True)
+    some = np.where(np.arange(len(y)) % 10 == 0, y, -1)
+    model = SpanningForestClustering("auto").fit(x, constraints=dc.Constraints.from_labels(some))
+    assert 10 <= model.n_clusters_ <= 20
+    assert adjusted_rand_score(y, model.labels_) > 0.8
+
+
+def test_soft_memberships(moons):
+    x, _ = moons
+    model = SpanningForestClustering(2).fit(x)
+    shares = model.soft_predict(epsilon=0.05, n_draws=20)
+    assert shares.shape == (200, 2)
+    np.testing.assert_allclose(shares.sum(1), 1)
+    assert (shares.argmax(1) == model.labels_).mean() > 0.95
+    np.testing.assert_array_equal(model.soft_predict(x[:5], epsilon=0.05, n_draws=20), shares[:5])
+
+
+def test_soft_memberships_of_many_points_come_from_a_sample(moons, monkeypatch):
+    monkeypatch.setattr("diffclust.cluster.DENSE_POINTS", 60)
+    x, _ = moons
+    model = SpanningForestClustering(2, min_cluster_size=20).fit(x)
+    shares = model.soft_predict(epsilon=0.02, n_draws=10)
+    assert shares.shape == (200, 2)
+    assert (shares.argmax(1) == model.labels_).mean() > 0.9
+
+
+def test_pipeline_grid_search_clone_and_pickle(moons):
+    x, y = moons
+    pipeline = make_pipeline(StandardScaler(), SpanningForestClustering(2))
+    assert adjusted_rand_score(y, pipeline.fit_predict(x)) == 1
+    search = GridSearchCV(
+        SpanningForestClustering(), {"n_clusters": [2, 5], "min_cluster_size": [1, 5]},
+        scoring=lambda model, x, y: adjusted_rand_score(y, model.predict(x)), cv=3,
+    ).fit(x, y)  # fmt: skip
+    assert search.best_params_["n_clusters"] == 2
+    model = SpanningForestClustering(3, min_cluster_size=4).fit(x)
+    assert clone(model).get_params() == model.get_params()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.labels_)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"n_clusters": 0}, ValueError, "n_clusters=0"),
+        ({"n_clusters": 201}, ValueError, "n_samples=200"),
+        ({"n_clusters": 2.5}, TypeError, "must be an integer"),
+        ({"n_clusters": "many"}, TypeError, "must be an integer"),
+        ({"min_cluster_size": 0}, ValueError, "min_cluster_size=0"),
+        ({"min_cluster_size": 150, "n_clusters": 2}, ValueError, "1 to 1 clusters"),
+        ({"metric": "hamming"}, ValueError, "metric"),
+        ({"metric": "precomputed"}, ValueError, "square"),
+        ({"reachability": 200}, ValueError, "200"),
+    ],
+)
+def test_bad_parameters(moons, parameters, error, message):
+    with pytest.raises(error, match=message):
+        SpanningForestClustering(**parameters).fit(moons[0])
+
+
+def test_bad_constraints(moons):
+    with pytest.raises(ValueError, match="about 3 points"):
+        SpanningForestClustering(2).fit(moons[0], constraints=dc.Constraints.from_labels([0, 1, -1]))
+    with pytest.raises(TypeError, match="Constraints object"):
+        SpanningForestClustering(2).fit(moons[0], constraints=[0, 1])
