@@ -25,8 +25,8 @@ class Split(NamedTuple):
 class Cuts(NamedTuple):
     """The clusterings of a hierarchy for k = ``first`` ... ``last`` under one size guard.
 
-    The clusters at k are ``finest`` with the splits from number k - first on undone, last one first. Clusters keep their
-    number (and so their colour) from one k to the next.
+    The clusters at k are ``finest`` with the splits from number k - first on undone, last one first. Clusters keep
+    their number (and so their colour) from one k to the next.
     """
 
     guard: int

@@ -57,7 +57,9 @@ class ReportData:
         for name in ("raw", "embeddings", "clusters", "confidence", "known", "truth", "row_names"):
             value = getattr(self, name)
             if value is not None and len(value) != n:
-                raise ValueError(f"{name} must have one entry for each of the hierarchy's {n} points, got {len(value)}.")
+                raise ValueError(
+                    f"{name} must have one entry for each of the hierarchy's {n} points, got {len(value)}."
+                )
         if np.ndim(self.raw) not in (2, 3, 4) or np.ndim(self.embeddings) != 2:
             raise ValueError(
                 "raw must have shape (n, d), (n, H, W) or (n, H, W, C), and embeddings (n, e), got "

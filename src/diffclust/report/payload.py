@@ -127,9 +127,7 @@ def _counts(clusters: NDArray[Any], classes: NDArray[np.int64], n_classes: int) 
     return [[int(c // n_classes), int(c % n_classes), int(m)] for c, m in zip(found, numbers, strict=True)]
 
 
-def _matrix(
-    data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], known: NDArray[Any]
-) -> dict[str, Any]:
+def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], known: NDArray[Any]) -> dict[str, Any]:
     """Soft connectivity of a few of the shown rows, ordered by cluster and, within it, by who goes with whom."""
     picked = choose_rows(MATRIX, clusters[shown], np.zeros(len(shown), bool))
     rows = shown[picked]

@@ -16,7 +16,7 @@ A_FEW = 3  # rows of every cluster that is there at any position of the sliders
 def choose_rows(
     limit: int, clusters: NDArray[Any], labelled: NDArray[np.bool_], others: Sequence[NDArray[Any]] = ()
 ) -> NDArray[np.int64]:
-    """At most ``limit`` rows, in order: each cluster's share of them is that of its size, labelled rows count four times.
+    """At most ``limit`` rows, in order, of each cluster in proportion to its size; labelled rows count four times.
 
     Of each cluster of the ``others`` a few rows are taken first, so that it can be seen at all.
     """

@@ -24,7 +24,10 @@ def write_report(data: ReportData, path: str | os.PathLike[str]) -> None:
 
 def render(data: ReportData) -> str:
     """The page as a string."""
-    from plotly.offline import get_plotlyjs
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("The report is drawn with Plotly: pip install 'diffclust[fit]'.") from error
 
     page = files("diffclust.report") / "page"
     parts = {
