@@ -373,6 +373,7 @@ def test_slider_over_k_changes_the_number_of_colours(page):
     press(page, "#k", Keys.ARROW_RIGHT)
     assert text(page, "#k-value") == "7"
     assert before < colours(page)  # the others keep theirs
+    assert page.execute_script("return document.querySelectorAll('#dendrogram path.point').length") == 7
     assert len(colours(page)) == len(colours(page, "map-1")) == 7
     press(page, "#k", Keys.HOME)
     lowest = int(text(page, "#k-value"))
@@ -504,6 +505,11 @@ def test_a_phone_does_not_scroll_sideways(browser, report):
     )
     assert boxes[0]["bottom"] < boxes[1]["top"]  # one below the other
     assert all(box["width"] > 300 for box in boxes)
+
+
+def test_copy_button_says_that_it_copied(page):
+    click(page, "#copy")
+    wait(page, "return document.querySelector('#copy').textContent === 'Copied'")
 
 
 def test_controls_have_names(page):

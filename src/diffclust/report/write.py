@@ -13,6 +13,8 @@ import diffclust
 from diffclust.report.data import ReportData
 from diffclust.report.payload import make_payload
 
+SCRIPTS = ("data.js", "maps.js", "figures.js", "main.js")  # one module, in this order
+
 
 def write_report(data: ReportData, path: str | os.PathLike[str]) -> None:
     """Write the report of a run to ``path``, all of it or nothing.
@@ -36,7 +38,7 @@ def render(data: ReportData) -> str:
         "css": (page / "report.css").read_text("utf-8"),
         "plotly": get_plotlyjs(),
         "data": _script_safe(json.dumps(make_payload(data), allow_nan=False, separators=(",", ":"))),
-        "js": (page / "report.js").read_text("utf-8"),
+        "js": "\n".join((page / script).read_text("utf-8") for script in SCRIPTS),
     }
     template = (page / "template.html").read_text("utf-8")
     # One pass: what is put in is not looked at again.
