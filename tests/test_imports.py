@@ -11,7 +11,7 @@ import pytest
 
 import diffclust
 
-NOT_IMPORTED = ("torch", "jax", "numba", "scipy", "sklearn")
+NOT_IMPORTED = ("torch", "lightning", "jax", "numba", "scipy", "sklearn")
 # The modules of the package that need an optional framework are left to their own tests.
 MODULES = ["diffclust", *(m.name for m in pkgutil.walk_packages(diffclust.__path__, "diffclust."))]
 

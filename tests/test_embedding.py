@@ -1,0 +1,231 @@
+"""The trainable estimator: what it finds, what scikit-learn asks of it, and its errors."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+torch = pytest.importorskip("torch")
+
+from sklearn.base import clone  # noqa: E402
+from sklearn.datasets import load_digits  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning, NotFittedError  # noqa: E402
+from sklearn.model_selection import train_test_split  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
+
+import diffclust as dc  # noqa: E402
+from diffclust.cluster import ForestEmbedding  # noqa: E402
+
+NEEDS_LABELS = "fits without y, which this estimator requires"
+TOO_FEW = "sets n_clusters below the number of labelled classes, which is an error here"
+EXPECTED_FAILURES = {
+    "check_clustering": NEEDS_LABELS,
+    "check_dont_overwrite_parameters": TOO_FEW,
+    "check_fit2d_1feature": TOO_FEW,
+    "check_fit2d_predict1d": TOO_FEW,
+    "check_methods_sample_order_invariance": TOO_FEW,
+    "check_methods_subset_invariance": TOO_FEW,
+}
+
+
+def make_blobs(n=120, n_classes=4, labelled=(0, 1, 2, 3), per_class=5, seed=0):
+    rng = np.random.default_rng(seed)
+    truth = np.arange(n) % n_classes
+    x = rng.normal(size=(n, 6)) + 6 * np.eye(6)[truth]
+    y = np.full(n, -1)
+    for c in labelled:
+        y[np.flatnonzero(truth == c)[:per_class]] = c
+    return x, y, truth
+
+
+def make_model(n_clusters=4, **changes):
+    settings = {
+        "max_steps": 30,
+        "n_draws": 5,
+        "batch_size": 64,
+        "embedding_dim": 16,
+        "device": "cpu",
+        "random_state": 0,
+    }
+    return ForestEmbedding(n_clusters, **{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y, truth = make_blobs()
+    return make_model().fit(x, y), x, y, truth
+
+
+def test_attributes(fitted):
+    model, x, y, truth = fitted
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    assert model.labels_.shape == (120,)
+    assert model.embedding_.shape == (120, 16)
+    assert model.embedding_.dtype == np.float32
+    assert model.loss_curve_.shape == (30,)
+    assert model.n_features_in_ == 6
+    assert (model.labels_[y >= 0] == y[y >= 0]).all()
+    assert (model.labels_ == truth).mean() > 0.95
+    np.testing.assert_array_equal(model.transform(x), model.embedding_)
+    np.testing.assert_array_equal(model.predict(x), model.labels_)
+    assert model.get_feature_names_out().tolist() == [f"forestembedding{i}" for i in range(16)]
+
+
+def test_prediction_is_row_by_row(fitted):
+    model, x, _, _ = fitted
+    order = np.random.default_rng(0).permutation(len(x))
+    np.testing.assert_array_equal(model.predict(x[order]), model.predict(x)[order])
+    np.testing.assert_allclose(model.transform(x[:7]), model.transform(x)[:7], rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_are_left_alone(fitted):
+    model = fitted[0]
+    assert model.get_params() == make_model().get_params()
+
+
+def test_more_clusters_than_labels_leave_room_for():
+    x, _, truth = make_blobs(n=40)
+    with pytest.warns(ConvergenceWarning, match="room for 4 clusters"):
+        model = make_model(6, max_steps=2).fit(x, truth)
+    assert model.n_clusters_ == 4
+
+
+def test_score_ignores_unknown_rows(fitted):
+    model, x, y, truth = fitted
+    assert model.score(x, y) == 1.0
+    assert model.score(x, truth) == dc.metrics.clustering_scores(truth, model.labels_)["ari"]
+
+
+def test_new_clusters_get_new_numbers():
+    x, y, truth = make_blobs(n=200, labelled=(0, 2), per_class=10)
+    y[y == 2] = 9
+    model = make_model(max_steps=60, batch_size=200).fit(x, y)
+    assert model.classes_.tolist() == [0, 9]
+    assert set(model.labels_) == {0, 9, 10, 11}
+    assert (model.labels_[y >= 0] == y[y >= 0]).all()
+    assert dc.metrics.clustering_scores(truth, model.labels_)["ari"] > 0.9
+    assert model.clustering_.min_cluster_size_ == 10
+
+
+def test_guard_is_lowered_where_it_leaves_too_few_clusters():
+    x, y, _ = make_blobs(n=40)
+    model = make_model(n_clusters=12, min_cluster_size="auto", max_steps=2).fit(x, y)
+    assert len(set(model.labels_)) == 12
+    x, y, _ = make_blobs(n=120, n_classes=2, labelled=(0, 1), per_class=40)
+    model = make_model(n_clusters=6, max_steps=2).fit(x, y)
+    assert len(set(model.labels_)) == 6
+    assert model.clustering_.min_cluster_size_ < 120 // 30
+
+
+def test_fit_predict_and_fit_transform(fitted):
+    model, x, y, _ = fitted
+    np.testing.assert_array_equal(make_model().fit_predict(x, y), model.labels_)
+    np.testing.assert_array_equal(make_model().fit_transform(x, y), model.embedding_)
+
+
+def test_repeatable_and_not(fitted):
+    model, x, y, _ = fitted
+    other = make_model(random_state=1).fit(x, y)
+    assert not np.array_equal(other.embedding_, model.embedding_)
+    unseeded = [make_model(random_state=None, max_steps=1).fit(x, y).embedding_ for _ in range(2)]
+    assert not np.array_equal(*unseeded)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_predict_the_same(fitted, duplicate):
+    model, x, _, _ = fitted
+    np.testing.assert_array_equal(duplicate(model).predict(x), model.predict(x))
+
+
+def test_clone_and_parameters(fitted):
+    model = fitted[0]
+    assert clone(model).get_params() == model.get_params()
+    with pytest.raises(NotFittedError):
+        clone(model).predict(np.zeros((2, 6)))
+
+
+def test_pipeline(fitted):
+    _, x, y, _ = fitted
+    pipeline = make_pipeline(StandardScaler(), make_model(max_steps=3)).fit(x, y)
+    assert pipeline.predict(x[:5]).shape == (5,)
+    assert pipeline.score(x, y) <= 1
+
+
+def test_unknown_labels_as_nan(fitted):
+    model, x, y, _ = fitted
+    np.testing.assert_array_equal(make_model().fit(x, np.where(y < 0, np.nan, y)).labels_, model.labels_)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3)])
+def test_images(shape):
+    rng = np.random.default_rng(0)
+    truth = np.arange(40) % 2
+    x = (rng.random((40, *shape)) * 100 + truth.reshape(-1, *[1] * len(shape)) * 100).astype(np.uint8)
+    model = make_model(2, backbone="cnn", max_steps=5, options={"augment": "shift"})
+    model.fit(x, np.where(np.arange(40) < 10, truth, -1))
+    assert model.transform(x[:3]).shape == (3, 16)
+    with pytest.raises(ValueError, match="rows of shape"):
+        model.transform(np.zeros((3, 8, 9, *shape[2:]), np.uint8))
+
+
+def test_module_as_backbone_and_early_stopping(fitted):
+    _, x, y, _ = fitted
+    network = torch.nn.Linear(6, 3)
+    model = make_model(backbone=network, validation_fraction=0.3, patience=1, options={"validate_every": 5}).fit(x, y)
+    assert model.embedding_.shape == (120, 3)
+    assert model.module_.validations
+    assert model.get_params()["backbone"] is network
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (None, "requires y to be passed"),
+        (np.full(120, -1), "Without any, use SpanningForestClustering"),
+        (np.full(120, "cat"), "LabelEncoder"),
+        (np.full(120, 0.5), "LabelEncoder"),
+        (np.full(120, -2), "at least 0, got -2"),
+        (np.zeros(7, int), "one label for each of the 120 points"),
+        (np.arange(120) % 5, "n_clusters to at least 5"),
+    ],
+)
+def test_bad_labels(fitted, y, message):
+    with pytest.raises(ValueError, match=message):
+        make_model().fit(fitted[1], y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"n_clusters": 121}, ValueError, "n_samples=120"),
+        ({"n_clusters": 4.0}, TypeError, "n_clusters must be an integer"),
+        ({"max_steps": 0}, ValueError, "max_steps must be an integer, at least 1"),
+        ({"patience": 3}, ValueError, "validation_fraction above 0"),
+        ({"backbone": "resnet"}, ValueError, "package.module:attribute"),
+        ({"options": {"speed": 3}}, TypeError, "speed"),
+    ],
+)
+def test_bad_parameters(fitted, changes, error, message):
+    _, x, y, _ = fitted
+    with pytest.raises(error, match=message):
+        make_model(**changes).fit(x, y)
+
+
+def test_digits_with_100_labels():
+    x, truth = load_digits(return_X_y=True)
+    x, x_test, truth, truth_test = train_test_split(x, truth, test_size=0.5, stratify=truth, random_state=0)
+    rng = np.random.default_rng(0)
+    y = np.full(len(x), -1)
+    for digit in range(10):
+        y[rng.choice(np.flatnonzero(truth == digit), 10, replace=False)] = digit
+    model = ForestEmbedding(n_clusters=10, batch_size=128, max_steps=100, random_state=0).fit(x, y)
+    assert model.score(x_test, truth_test) > 0.7
+
+
+@parametrize_with_checks([make_model(5, max_steps=2)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)

@@ -1,0 +1,404 @@
+"""The training loop: batches, validation, checkpoints, and that a killed and resumed run is the run that was not."""
+
+import dataclasses
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+torch = pytest.importorskip("torch")
+
+from lightning.pytorch.callbacks import Callback  # noqa: E402
+
+import diffclust as dc  # noqa: E402
+from diffclust.backbones import InputScaling, make_backbone  # noqa: E402
+from diffclust.training import (  # noqa: E402
+    ForestData,
+    TrainingConfig,
+    as_labels,
+    as_rows,
+    augment_images,
+    batch_rows,
+    embed,
+    fit,
+    load,
+)
+
+
+def make_data(n=120, n_labels=30, seed=0):
+    """Three blobs in five dimensions, some rows labelled."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = rng.normal(size=(n, 5)).astype(np.float32) + 4 * np.eye(5, dtype=np.float32)[y]
+    known = np.where(rng.permutation(n) < n_labels, y, -1)
+    return x, y, known
+
+
+def make_config(**changes):
+    settings = {
+        "n_clusters": 3, "embedding_dim": 4, "n_draws": 5, "batch_size": 40, "max_steps": 20, "validate_every": 5,
+        "accelerator": "cpu", "seed": 7,
+    }  # fmt: skip
+    return TrainingConfig(**{**settings, **changes})
+
+
+def weights_of(module):
+    return {name: value.numpy() for name, value in module.state_dict().items()}
+
+
+def assert_same_weights(a, b):
+    a, b = weights_of(a), weights_of(b)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+# ---------------------------------------------------------------------------------------------------------- batches
+
+
+def test_batches_are_a_function_of_seed_and_step():
+    labelled, unlabelled = np.arange(50), np.arange(50, 1000)
+    rows = batch_rows(1, 5, labelled, unlabelled, 64, 32)
+    np.testing.assert_array_equal(rows, batch_rows(1, 5, labelled, unlabelled, 64, 32))
+    for other in (batch_rows(2, 5, labelled, unlabelled, 64, 32), batch_rows(1, 6, labelled, unlabelled, 64, 32),
+                  batch_rows(1, 5, labelled, unlabelled, 64, 32, rank=1)):  # fmt: skip
+        assert not np.array_equal(rows, other)
+
+
+@pytest.mark.parametrize(
+    ("n_labelled", "n_unlabelled", "expected"),
+    [(50, 950, 32), (10, 990, 10), (990, 10, 54), (100, 0, 64), (40, 24, 40)],
+)
+def test_share_of_labelled_rows(n_labelled, n_unlabelled, expected):
+    labelled, unlabelled = np.arange(n_labelled), np.arange(n_labelled, n_labelled + n_unlabelled)
+    rows = batch_rows(0, 0, labelled, unlabelled, 64, 32)
+    assert len(rows) == len(set(rows)) == 64
+    assert (rows < n_labelled).sum() == expected
+
+
+def test_validation_rows_are_held_out():
+    x, _, known = make_data()
+    data = ForestData(make_config(validation_fraction=0.2), as_rows(x), as_labels(known, len(x)), None)
+    (rows,) = data.validation_rows
+    held_out = set(np.flatnonzero(known >= 0)) - set(data.labelled)
+    assert len(held_out) == 6
+    assert held_out == {int(i) for i in rows if known[i] >= 0}
+    assert len(rows) == 40
+    trained_on = {int(i) for step in range(50) for i in data.rows_of_step(step, 0)}
+    assert not held_out & trained_on
+
+
+def test_validation_in_full_batches():
+    x, y, _ = make_data(n=120)
+    data = ForestData(make_config(batch_size=50), as_rows(x), as_labels(y, len(x)), (as_rows(x), as_labels(y, len(x))))
+    assert [len(rows) for rows in data.validation_rows] == [50, 50]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((6, 3), (6, 3)), ((6, 9, 8), (6, 9, 8)), ((6, 9, 8, 3), (6, 3, 9, 8)), ((6, 3, 9, 8), (6, 3, 9, 8))],
+)
+def test_images_have_their_channels_first(shape, expected):
+    assert as_rows(np.zeros(shape)).shape == expected
+
+
+def test_bytes_stay_bytes():
+    assert as_rows(np.zeros((2, 8, 8), np.uint8)).dtype == torch.uint8
+    assert as_rows(np.zeros((2, 8, 8), np.int64)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(5, 8, 9), (5, 3, 32, 32)])
+def test_shifted_images(shape):
+    x = torch.rand(shape)
+    moved = augment_images(x, "shift")
+    assert moved.shape == x.shape
+    reach = min(shape[-2:]) // 8
+    candidates = [
+        torch.roll(x[0], (i, j), (-2, -1)) for i in range(-reach, reach + 1) for j in range(-reach, reach + 1)
+    ]
+    inner = (..., slice(reach, -reach), slice(reach, -reach))
+    assert any(torch.equal(moved[0][inner], each[inner]) for each in candidates)
+    torch.manual_seed(0)
+    x = torch.rand(200, 8, 8)
+    mirrored = (augment_images(x, "shift-flip")[:, 3, :6] == 0).float().mean()
+    assert mirrored < 0.5
+
+
+# --------------------------------------------------------------------------------------------------------- backbones
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 28, 28), (9, 13), (3, 32, 32)])
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_named_backbones(name, shape):
+    assert make_backbone(name, shape, 6)(torch.zeros(2, *shape)).shape == (2, 6)
+
+
+def make_network(input_shape):
+    return torch.nn.Linear(*input_shape, 3)
+
+
+def test_backbones_of_ones_own():
+    module = torch.nn.Linear(4, 2)
+    assert make_backbone(module, (4,), 9) is module
+    assert make_backbone(make_network, (4,), 9)(torch.zeros(2, 4)).shape == (2, 3)
+    assert isinstance(make_backbone("torch.nn:Identity", (4,), 9), torch.nn.Identity)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "shape", "error", "message"),
+    [
+        ("resnet", (4,), ValueError, "package.module:attribute"),
+        ("nowhere.at_all:f", (4,), ValueError, "cannot be imported"),
+        ("torch.nn:Nothing", (4,), ValueError, "cannot be imported"),
+        ("cnn", (64,), ValueError, "at least 8 x 8"),
+        ("cnn", (7, 9), ValueError, "at least 8 x 8"),
+        (3, (4,), TypeError, "must be a name"),
+        (lambda shape: 3, (4,), TypeError, "must return a torch module"),
+    ],
+)
+def test_backbone_errors(backbone, shape, error, message):
+    with pytest.raises(error, match=message):
+        make_backbone(backbone, shape, 2)
+
+
+def test_scaling():
+    rng = np.random.default_rng(0)
+    units = torch.from_numpy(rng.normal(size=(500, 3)) * [1, 100, 0.01] + [5, 0, 1]).float()
+    pixels = torch.from_numpy(rng.integers(0, 256, (500, 6), np.uint8))
+    scaled = InputScaling((3,)).fit(units)(units)
+    torch.testing.assert_close(scaled.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(3))
+    for shape in ((6,), (2, 3)):
+        scaling = InputScaling(shape).fit(pixels.reshape(-1, *shape), chunk=64)
+        assert len(scaling.mean.unique()) == len(scaling.deviation.unique()) == 1
+        assert float(scaling(pixels.reshape(-1, *shape)).std(correction=0)) == pytest.approx(1)
+    assert torch.equal(InputScaling((3,)).fit(torch.ones(4, 3))(torch.ones(4, 3)), torch.zeros(4, 3))
+    assert torch.equal(InputScaling((3,), "none").fit(units)(units), units)
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def test_fit_learns_and_is_repeatable():
+    x, y, known = make_data()
+    state = torch.get_rng_state()
+    module = fit(make_config(max_steps=60), x, known, progress=False)
+    assert torch.equal(state, torch.get_rng_state())
+    assert module.loss_curve.shape == (60,)
+    assert module.loss_curve[-10:].mean() < 0.2 * module.loss_curve[0]
+    tree = dc.Hierarchy.from_similarity(dc.negative_squared_distances(embed(module, x)))
+    assert dc.metrics.clustering_scores(y, tree.labels(3, min_cluster_size=10))["ari"] > 0.9
+    torch.manual_seed(99)
+    assert_same_weights(module, fit(make_config(max_steps=60), x, known, progress=False))
+    other = fit(make_config(max_steps=60, seed=8), x, known, progress=False)
+    assert not np.array_equal(other.loss_curve, module.loss_curve)
+
+
+def test_fully_labelled_images_with_everything_on():
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    images = (rng.random((60, 9, 8, 3)) * 100 + 100 * y[:, None, None, None]).astype(np.uint8)
+    config = make_config(
+        n_clusters=2, backbone="cnn", augment="shift-flip", n_neighbors=3, similarity="cosine", schedule="cosine",
+        warmup_steps=3, max_steps=8, weight_decay=0.1,
+    )  # fmt: skip
+    module = fit(config, images, y, validation=(images, y), progress=False)
+    assert [each["step"] for each in module.validations] == [5]
+    assert set(module.validations[0]) == {"step", "val_loss", "val_error", "val_ari"}
+    assert embed(module, images, batch_size=7).shape == (60, 4)
+    pickle.loads(pickle.dumps(module))
+
+
+def test_mixed_precision():
+    x, _, known = make_data()
+    module = fit(make_config(max_steps=3, precision="bf16-mixed"), x, known, progress=False)
+    assert np.isfinite(module.loss_curve).all()
+
+
+class KillAt(Callback):
+    def __init__(self, step, signum=signal.SIGKILL):
+        self.step, self.signum = step, signum
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), self.signum)
+
+
+def make_network_with_dropout(input_shape):
+    return torch.nn.Sequential(torch.nn.Linear(*input_shape, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 4))
+
+
+RESUMED = {"backbone": "test_training:make_network_with_dropout", "schedule": "cosine", "warmup_steps": 4}
+
+
+def moments(checkpoint):
+    return checkpoint["optimizer_states"][0]["state"]
+
+
+def run_and_be_killed(folder, options):
+    x, _, known = make_data()
+    fit(make_config(**options), x, known, folder=folder, progress=False, callbacks=[KillAt(13)])
+
+
+@pytest.mark.parametrize("options", [{"validation_fraction": 0.3, "patience": 3}, {}], ids=["validation", "plain"])
+def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path, options):
+    options = {**RESUMED, **options}
+    x, _, known = make_data()
+    call = f"t.run_and_be_killed({str(tmp_path / 'killed')!r}, {options!r})"
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_training as t; {call}"
+    ended = subprocess.run([sys.executable, "-c", code])
+    assert ended.returncode == -signal.SIGKILL
+    last = tmp_path / "killed" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 10
+    whole = fit(make_config(**options), x, known, folder=tmp_path / "whole", progress=False)
+    resumed = fit(make_config(**options), x, known, folder=tmp_path / "killed", resume=last, progress=False)
+    assert_same_weights(whole, resumed)
+    assert whole.validations == resumed.validations
+    assert len(whole.validations) == (4 if "patience" in options else 0)
+    np.testing.assert_array_equal(embed(whole, x), embed(resumed, x))
+    a, b = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (tmp_path / "whole", last.parent))
+    assert a["lr_schedulers"] == b["lr_schedulers"]
+    torch.testing.assert_close(moments(a), moments(b), rtol=0, atol=0)
+
+
+def test_a_finished_run_can_go_on(tmp_path):
+    x, _, known = make_data()
+    options = {"validation_fraction": 0.3}
+    fit(make_config(max_steps=10, **options), x, known, folder=tmp_path, progress=False)
+    longer = fit(make_config(**options), x, known, resume=tmp_path / "last.ckpt", progress=False)
+    whole = fit(make_config(**options), x, known, progress=False)
+    assert_same_weights(longer, whole)
+    assert longer.validations == whole.validations
+
+
+def test_interrupt_leaves_a_checkpoint(tmp_path):
+    x, _, known = make_data()
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(make_config(), x, known, folder=tmp_path, progress=False, callbacks=[KillAt(12, signal.SIGINT)])
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 13
+    resumed = fit(make_config(), x, known, resume=tmp_path / "last.ckpt", progress=False)
+    assert_same_weights(resumed, fit(make_config(), x, known, progress=False))
+
+
+def test_fit_in_a_thread():
+    x, _, known = make_data()
+    modules = []
+    thread = threading.Thread(target=lambda: modules.append(fit(make_config(max_steps=2), x, known, progress=False)))
+    thread.start()
+    thread.join()
+    assert len(modules) == 1
+
+
+def test_early_stopping_returns_the_best_weights(tmp_path):
+    x, _, known = make_data()
+    config = make_config(validation_fraction=0.3, patience=2, max_steps=100, learning_rate=0.05)
+    module = fit(config, x, known, folder=tmp_path, progress=False)
+    losses = [each["val_loss"] for each in module.validations]
+    assert len(losses) == np.argmin(losses) + 3 or len(losses) == 20
+    best = load(tmp_path / "best.ckpt")
+    np.testing.assert_array_equal(embed(best, x), embed(module, x))
+    assert np.argmin(losses) + 1 == len(best.validations)
+    np.testing.assert_array_equal(embed(fit(config, x, known, progress=False), x), embed(module, x))
+
+
+def test_checkpoint_holds_all_that_loading_needs(tmp_path):
+    x, _, known = make_data()
+    module = fit(make_config(max_steps=3), x, known, folder=tmp_path, progress=False)
+    loaded = load(tmp_path / "last.ckpt")
+    assert loaded.config == dataclasses.replace(make_config(max_steps=3), validate_every=3)
+    assert loaded.input_shape == (5,)
+    assert_same_weights(module, loaded)
+    assert not loaded.training
+    json.dumps(loaded.config.to_dict())
+    assert list((tmp_path / "log").iterdir())
+
+
+def test_checkpoint_of_a_module_of_ones_own(tmp_path):
+    x, _, known = make_data()
+    module = fit(make_config(max_steps=3, backbone=make_network), x, known, folder=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"load\(checkpoint, backbone"):
+        load(tmp_path / "last.ckpt")
+    assert_same_weights(module, load(tmp_path / "last.ckpt", backbone=make_network))
+
+
+def test_without_lightning_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    monkeypatch.delitem(sys.modules, "diffclust.training")
+    with pytest.raises(ImportError, match=r"pip install 'diffclust\[fit\]'"):
+        importlib.import_module("diffclust.training")
+
+
+def test_nothing_on_the_console(capfd):
+    x, _, known = make_data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(make_config(max_steps=3, validation_fraction=0.2), x, known, progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_bar(capfd):
+    x, _, known = make_data()
+    fit(make_config(max_steps=4), x, known)
+    assert "4/4" in capfd.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_clusters": 0}, {"n_clusters": 2.0}, {"batch_size": True}, {"labelled_fraction": 0}, {"epsilon": 0.0},
+        {"validation_fraction": 1.0}, {"schedule": "step"}, {"augment": "mixup"}, {"monitor": "loss"}, {"patience": 0},
+        {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
+    ],
+)  # fmt: skip
+def test_bad_settings(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        make_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"patience": 2}, "validation_fraction above 0"),
+        ({"augment": "shift"}, "is for images"),
+        ({"scaling": "robust"}, "scaling must be one of"),
+        ({"validation_fraction": 0.99}, "leaves none to train on"),
+        ({"similarity": "euclid"}, "similarity must be one of"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data(changes, message):
+    x, _, known = make_data()
+    with pytest.raises(ValueError, match=message):
+        fit(make_config(**changes), x, known, progress=False)
+
+
+def test_bad_data():
+    x, _, known = make_data()
+    with pytest.raises(ValueError, match="no known label"):
+        fit(make_config(), x, np.full(len(x), -1), progress=False)
+    with pytest.raises(ValueError, match="one label per row"):
+        fit(make_config(), x, known[:-1], progress=False)
+    with pytest.raises(ValueError, match=r"features \(n, d\) or images"):
+        fit(make_config(), x[:, 0], known, progress=False)
+    with pytest.raises(ValueError, match=r"rows of shape \(5,\), got \(4,\)"):
+        embed(fit(make_config(max_steps=1), x, known, progress=False), x[:, :4])
+
+
+def test_divergence_is_an_error():
+    x, _, known = make_data()
+    x[0, 0] = np.nan
+    with pytest.raises(FloatingPointError, match="learning_rate"):
+        fit(make_config(batch_size=120), x, known, progress=False)
