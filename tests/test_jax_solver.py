@@ -5,7 +5,7 @@ import pytest
 
 from diffclust import noise
 from diffclust.problems import clamp_clusters
-from diffclust.solvers import Forests, cpu, solver_for
+from diffclust.solvers import cpu, solver_for
 from oracles import SIMILARITY_KINDS, random_labels, random_relation, random_similarity
 
 jax = pytest.importorskip("jax")
@@ -184,7 +184,7 @@ def test_one_seed_for_all_problems_or_one_for_each():
     words = jnp.concatenate([jnp.asarray(xla.as_words(seed)) for seed in seeds])
     together = xla.solve(similarity, jnp.array([2, 2, 2]), seed=words, **options)
     for p, seed in enumerate(seeds):
-        alone = xla.solve(similarity[p : p + 1], jnp.array([2]), seed=seed, **options)
+        alone = cpu.solve(np.asarray(similarity[p : p + 1]), np.array([2]), seed=seed, **options)
         np.testing.assert_array_equal(together.edges[p], alone.edges[0])
 
 
@@ -234,14 +234,13 @@ def test_nothing_has_the_size_of_all_draws(monkeypatch, operator):
         return (getattr(dc, f"perturbed_{operator}")(s, 10, n_draws=n_draws, seed=0) ** 2).sum()
 
     jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(jnp.zeros((n, n)))
-    assert n * n <= largest_array(jaxpr.jaxpr) <= 2 * (8 << 20) // 4 + n * n < n_draws * n * n / 5
+    assert n * n <= largest_array(jaxpr.jaxpr) <= 3 * (8 << 20) // 4 + n * n < n_draws * n * n / 5
 
 
 def test_table_names_the_solver():
     array = jnp.zeros((3, 3))
     assert solver_for(array).__name__ == "diffclust.solvers.xla"
-    jax.jit(lambda a: (solver_for(a), a)[1])(array)
-    assert isinstance(xla.solve(array[None], jnp.array([1])), Forests)
+    jax.eval_shape(lambda a: (solver_for(a), a)[1], array)
 
 
 def test_too_many_points_are_an_error():
@@ -250,12 +249,12 @@ def test_too_many_points_are_an_error():
         jax.eval_shape(lambda s: xla.solve(s, jnp.array([1])), shape)
 
 
-def test_a_nan_ends_in_nan_and_leaves_the_others_alone():
-    similarity = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
-    similarity = similarity + similarity.swapaxes(-1, -2)
-    similarity[1, 0, 1] = similarity[1, 1, 0] = np.nan
-    found = xla.solve(jnp.asarray(similarity), jnp.array([2, 2, 2]), labels=jnp.array([[0, 0, 1]] * 3), seed=0)
-    assert np.isnan(found.values).all((1, 2)).tolist() == [False, True, False]
-    assert np.isfinite(found.values).all((1, 2)).tolist() == [True, False, True]
+def test_a_nan_ends_in_nan_and_leaves_the_others_alone(solved):
+    (similarity, n_clusters), options, expected, _ = solved
+    found = xla.solve(similarity.at[1, 0, 1].set(jnp.nan), n_clusters, **options)
+    others = np.arange(len(similarity)) != 1
+    assert np.isnan(found.values[1]).all()
     assert (np.asarray(found.edges[1]) == -1).all()
     assert (np.asarray(found.labels[1]) == 0).all()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[others], other[others])

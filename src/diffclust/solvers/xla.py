@@ -270,11 +270,14 @@ def _put(array: Array, index: Array, update: Array, how: str) -> Array:
     return getattr(array.at[where], how)(update, mode="drop")
 
 
-def _boruvka(weights: Array, component: Array) -> _Tree:
+def _boruvka(weights: Array, component: Array, allowed: Array | None) -> _Tree:
     """Join components, given by the index of one of their points, until no edge between two of them is left.
 
     In each round every component takes its best edge to another one. Slot r is filled when component r is joined to
     another, which happens once to all but one of the components that get joined.
+
+    Components are (problems, solves, draws, n), weights (problems, 1, draws, n, n), for all solves the same; edges
+    ``allowed`` (problems, solves, 1, n, n), or all.
     """
     n, lowest = weights.shape[-1], _lowest(weights.dtype)
     point = jnp.arange(n, dtype=jnp.int32)
@@ -282,6 +285,8 @@ def _boruvka(weights: Array, component: Array) -> _Tree:
     def best_edges(component: Array) -> _Tree:
         """The best edge of each component to another one, in the slot of the component."""
         between = component[..., :, None] != component[..., None, :]
+        if allowed is not None:
+            between = between & allowed
         best = jnp.where(between, weights, lowest).max(-1)
         is_best = between & (weights == best[..., None])
         other = jnp.where(is_best, point, n).min(-1)  # of equal ones the smaller pair
@@ -312,7 +317,7 @@ def _boruvka(weights: Array, component: Array) -> _Tree:
     return lax.while_loop(is_open, join, (component, empty, best_edges(component)))[1]
 
 
-def _prim(weights: Array, component: Array) -> _Tree:
+def _prim(weights: Array, component: Array, allowed: Array | None) -> _Tree:
     """The same by adding one point after the other. Slot v is filled when point v is added, by the edge that adds it.
 
     Points of the component that has several come first, as if edges of the highest weight led to them, and where no
@@ -322,9 +327,7 @@ def _prim(weights: Array, component: Array) -> _Tree:
     highest = np.array(np.iinfo(weights.dtype).max, weights.dtype)
     point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), component.shape)
     start = jnp.where(component != point, component, 0).max(-1, keepdims=True)
-    # A dimension of solves that share the weights has length 1 there.
-    grid = jnp.meshgrid(*(jnp.arange(d) for d in component.shape[:-1]), indexing="ij", sparse=True)
-    outer = [index if d > 1 else 0 for index, d in zip(grid, weights.shape[:-2], strict=True)]
+    problem, solve, draw = jnp.meshgrid(*(jnp.arange(d) for d in component.shape[:-1]), indexing="ij", sparse=True)
 
     def step(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         key, parent, is_open = state
@@ -335,7 +338,9 @@ def _prim(weights: Array, component: Array) -> _Tree:
         first = candidate.min(-1, keepdims=True)
         u = jnp.where(first % 2 == 1, (first // 2) % n, (first // 2) // n)
         is_open = is_open & (point != u)
-        row = weights[(*outer, u[..., 0])]
+        row = weights[problem, 0, draw, u[..., 0]]
+        if allowed is not None:
+            row = jnp.where(allowed[problem, solve, 0, u[..., 0]], row, lowest)
         better = is_open & ((row > key) | ((row == key) & (u < parent)))
         return jnp.where(better, row, key), jnp.where(better, u, parent), is_open
 
@@ -345,9 +350,9 @@ def _prim(weights: Array, component: Array) -> _Tree:
     return _masked(tree, key < highest)
 
 
-def _grow(weights: Array, component: Array) -> _Tree:
-    """A maximum spanning tree, less its edges inside the one component that may have several points."""
-    return lax.platform_dependent(weights, component, cpu=_prim, default=_boruvka)
+def _grow(weights: Array, component: Array, allowed: Array | None = None) -> _Tree:
+    """A maximum spanning forest of allowed edges, less those in the one component that may have several points."""
+    return lax.platform_dependent(weights, component, allowed, cpu=_prim, default=_boruvka)
 
 
 def _strongest(tree: _Tree, n_keep: Array) -> _Tree:
@@ -459,34 +464,41 @@ def _relation_of_labels(labels: Array) -> Array:
 
 
 def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool) -> _Tree:
-    """Forests (problems, solves, draws, n) for labels with must-links first, with ``free`` after those without."""
+    """Forests (problems, solves, draws, n) for labels with must-links first, with ``free`` after those without.
+
+    All trees are grown at once: inside the labelled groups, from all labelled points to the others, and the free one.
+    """
     n, lowest = weights.shape[-1], _lowest(weights.dtype)
     shape = weights.shape[:-1]
     point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), shape)
     known = labels >= 0
     same = known[:, :, None] & (labels[:, :, None] == labels[:, None, :])
-    inside = _grow(jnp.where(same[:, None], weights, lowest), point)
-    n_inside = (inside.weights > lowest).sum(-1, dtype=jnp.int32)
+    first = jnp.argmax(known, -1, keepdims=True).astype(jnp.int32)  # stands for all labelled points
+    glued = jnp.broadcast_to(jnp.where(known, first, point[:, 0])[:, None], shape)
+    every = jnp.ones_like(same)
+    components = [point, glued, point] if free else [point, glued]
+    allowed = [same, every, every] if free else [same, every]
+    trees = _grow(weights[:, None], jnp.stack(components, 1), jnp.stack(allowed, 1)[:, :, None])
+    inside = _solve_of(trees, 0)
+    filled = inside.weights > lowest
+    n_inside = filled.sum(-1, dtype=jnp.int32)
 
-    # Each group's slots are full but one: the first free slot of a labelled point stands for all of them.
-    known = jnp.broadcast_to(known[:, None], shape)
-    root = jnp.where(known & (inside.weights == lowest), point, n).min(-1, keepdims=True)
-    glued = jnp.where(known, root, point)
     n_groups = _first_of_group(labels).sum(-1, dtype=jnp.int32)[:, None]
-    n_known = known.sum(-1, dtype=jnp.int32)
-    n_outside = n - n_known + n_groups - n_clusters[:, None]
-    if free:
-        outside = _grow(weights[:, None], jnp.stack([point, glued], 1))
-        n_keep = jnp.stack(jnp.broadcast_arrays(n - n_clusters[:, None], n_outside), 1)
-        free_forest, outside = (_Tree(*(a[:, s] for a in _strongest(outside, n_keep))) for s in (0, 1))
-    else:
-        outside = _strongest(_grow(weights, glued), n_outside)
-    forest = _Tree(*(jnp.where(inside.weights > lowest, a, b) for a, b in zip(inside, outside, strict=True)))
+    n_known = known.sum(-1, dtype=jnp.int32)[:, None]
+    n_outside, n_free = n - n_known + n_groups - n_clusters[:, None], n - n_clusters[:, None]
+    n_keep = jnp.stack([n_outside, n_free] if free else [n_outside], 1)
+    kept = _strongest(_Tree(*(array[:, 1:] for array in trees)), n_keep)
+
+    # The slot of the first labelled point may be filled twice; each group has left one slot free.
+    root = jnp.where(known[:, None] & ~filled, point, n).min(-1, keepdims=True)
+    at_first = jnp.broadcast_to(first[:, None], root.shape)
+    outside = _Tree(*(jnp.where(point == root, _take(array, at_first), array) for array in _solve_of(kept, 0)))
+    forest = _Tree(*(jnp.where(filled, a, b) for a, b in zip(inside, outside, strict=True)))
 
     is_cut = n_inside < n_known - n_groups
     greedy = _agglomerate(weights, _relation_of_labels(labels), n_clusters, True, is_cut)
     forest = _Tree(*(jnp.where(is_cut[..., None], a, b) for a, b in zip(greedy, forest, strict=True)))
-    return _stack([free_forest, forest]) if free else _stack([forest])
+    return _stack([_solve_of(kept, 1), forest] if free else [forest])
 
 
 def _first_of_group(labels: Array) -> Array:
@@ -496,14 +508,18 @@ def _first_of_group(labels: Array) -> Array:
     )
 
 
+def _solve_of(tree: _Tree, solve: int) -> _Tree:
+    return _Tree(*(array[:, solve] for array in tree))
+
+
 def _stack(trees: list[_Tree]) -> _Tree:
     return _Tree(*(jnp.stack(arrays, 1) for arrays in zip(*trees, strict=True)))
 
 
 def _free_forest(weights: Array, n_clusters: Array) -> _Tree:
     point = jnp.arange(weights.shape[-1], dtype=jnp.int32)
-    tree = _grow(weights, jnp.broadcast_to(point, weights.shape[:-1]))
-    return _strongest(tree, weights.shape[-1] - n_clusters[:, None])
+    tree = _grow(weights[:, None], jnp.broadcast_to(point, weights.shape[:-1])[:, None])
+    return _strongest(_solve_of(tree, 0), weights.shape[-1] - n_clusters[:, None])
 
 
 def _forests(
