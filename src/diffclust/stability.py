@@ -51,6 +51,26 @@ def soft_memberships(
     return shares / n_draws
 
 
+def soft_connectivity(
+    similarity: Any, n_clusters: int, *, min_cluster_size: int = 1, constraints: Constraints | None = None,
+    epsilon: float = 0.1, n_draws: int = 100, seed: int = 0,
+) -> NDArray[np.float64]:  # fmt: skip
+    """(n, n) shares of draws in which two points are in one cluster, as :func:`diffclust.perturbed_connectivity`, but
+    with a size guard, and of the standardised similarity. Where a draw does not reach k, the nearest number counts.
+
+    >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 5.0, 5.1], [0.0, 0.1, 5.0, 5.1]))
+    >>> soft_connectivity(s, 2)[0].tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    """
+    matrix = standardize(check_similarity(similarity))
+    together = np.zeros(matrix.shape)
+    for hierarchy in _perturbed_hierarchies(matrix, constraints, epsilon, n_draws, seed):
+        lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
+        found = hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
+        together += found[:, None] == found[None]
+    return together / n_draws
+
+
 def _perturbed_hierarchies(
     matrix: NDArray[Any], constraints: Constraints | None, epsilon: float, n_draws: int, seed: int
 ) -> list[Hierarchy]:

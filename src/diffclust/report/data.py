@@ -1,0 +1,84 @@
+"""What a report is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.forest import Hierarchy
+
+
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """A finished run.
+
+    Attributes:
+        raw: (n, d) features, or images, (n, H, W) or (n, H, W, C): then the page shows them.
+        embeddings: (n, e), learned.
+        hierarchy: of the embeddings, constrained or not; the page cuts it at every k.
+        clusters: (n,) the clustering with ``n_clusters`` and ``min_cluster_size``, numbered from 0.
+        confidence: (n,) from 0 to 1: how often, over perturbed forests, a row stays with its cluster.
+        known: (n,) class codes that the training was given, -1 unknown.
+        truth: (n,) all class codes where they are known afterwards, else None. A class that is in ``truth`` and never
+            in ``known`` was withheld, and the page marks it.
+        class_names: of the class codes.
+        curves: name -> [(step, value), ...].
+        scores: rows of the table, {"method": name, "error": ..., "ari": ..., ...}. Our row is the one with
+            ``"ours": True``, else those whose method names diffclust, else the first.
+        facts: settings, seed, times, versions.
+        row_names: names to show for the rows, else their numbers.
+        folder: of the run, for the example of how to load it.
+        how_to_load: Python code for that example; None for plain NumPy.
+    """
+
+    title: str
+    raw: NDArray[Any]
+    embeddings: NDArray[Any]
+    hierarchy: Hierarchy
+    n_clusters: int
+    min_cluster_size: int
+    clusters: NDArray[Any]
+    confidence: NDArray[Any]
+    known: NDArray[Any]
+    truth: NDArray[Any] | None
+    class_names: list[str]
+    curves: dict[str, list[tuple[int, float]]]
+    scores: list[dict[str, Any]]
+    facts: dict[str, str]
+    row_names: list[str] | None
+    folder: str
+    how_to_load: str | None = None
+
+    def __post_init__(self) -> None:
+        n = self.hierarchy.n_points
+        for name in ("raw", "embeddings", "clusters", "confidence", "known", "truth", "row_names"):
+            value = getattr(self, name)
+            if value is not None and len(value) != n:
+                raise ValueError(
+                    f"{name} must have one entry for each of the hierarchy's {n} points, got {len(value)}."
+                )
+        if np.ndim(self.raw) not in (2, 3, 4) or np.ndim(self.embeddings) != 2:
+            raise ValueError(
+                "raw must have shape (n, d), (n, H, W) or (n, H, W, C), and embeddings (n, e), got "
+                f"{np.shape(self.raw)} and {np.shape(self.embeddings)}."
+            )
+
+    @property
+    def has_images(self) -> bool:
+        return np.ndim(self.raw) > 2
+
+    def class_name(self, code: int) -> str:
+        return str(self.class_names[code]) if 0 <= code < len(self.class_names) else str(code)
+
+    def class_codes(self) -> list[int]:
+        """All classes that occur, known or true, in order."""
+        codes = np.asarray(self.known) if self.truth is None else np.concatenate([self.known, self.truth])
+        return [int(code) for code in np.unique(codes) if code >= 0]
+
+    def withheld(self) -> list[int]:
+        """Classes that are there and were never labelled, if any class was."""
+        labelled = set(np.unique(self.known).tolist()) - {-1}
+        return [code for code in self.class_codes() if code not in labelled] if labelled else []

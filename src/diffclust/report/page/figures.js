@@ -1,0 +1,300 @@
+// The table of clusters, the dendrogram, the connectivity matrix and the curves.
+
+function drawClusters({ clusters, label }) {
+  const columns = [
+    "Cluster",
+    "Rows",
+    "Confidence",
+    "Labels given",
+    D.rows.truth && "True classes",
+    sheet && "Surest rows | least sure",
+  ].filter(Boolean);
+  const members = new Map([...clusters.keys()].map((number) => [number, []]));
+  shownRows.forEach((i) => members.get(label[i]).push(i));
+  const body = [...clusters].map(([number, cluster]) => {
+    const sure = cluster.confidence / cluster.size;
+    return make(
+      "tr",
+      {},
+      make(
+        "td",
+        {},
+        make(
+          "span",
+          { class: "tag" },
+          make("span", { class: "swatch", style: { background: colourOf(number) } }),
+          `${number}`,
+        ),
+      ),
+      make("td", { class: "size" }, cluster.size.toLocaleString("en")),
+      make(
+        "td",
+        { class: "wide" },
+        make(
+          "div",
+          { class: "bar" },
+          make("span", {}, make("i", { style: { width: `${100 * sure}%` } })),
+          make("b", {}, percent(sure)),
+        ),
+      ),
+      make(
+        "td",
+        { class: "wide inside", "data-name": "Labels given" },
+        ...inside(cluster.known, D.labelled ? "none: a new group" : "none"),
+      ),
+      D.rows.truth &&
+        make("td", { class: "wide inside", "data-name": "True classes" }, ...inside(cluster.truth, "unknown")),
+      sheet && make("td", { class: "wide" }, examples(members.get(number))),
+    );
+  });
+  $("clusters").replaceChildren(
+    make("thead", {}, make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, ...body),
+  );
+  const chosen = state.k === D.nClusters && state.cut === chosenCut;
+  $("clusters-note").textContent = chosen
+    ? ""
+    : "Sizes and classes are those of the clusters shown; confidence was measured for the run’s own choice.";
+}
+
+/** "7 ×12, 1 ×2", the most frequent first. */
+function inside(classes, nothing) {
+  if (!classes.size) return [make("em", {}, nothing)];
+  const sorted = [...classes].sort((a, b) => b[1] - a[1]);
+  const parts = sorted
+    .slice(0, 4)
+    .flatMap(([code, n], position) => [
+      position ? ", " : "",
+      make("b", { style: { fontWeight: position ? 400 : 600 } }, D.classes[code].name),
+      make("em", {}, ` ×${n.toLocaleString("en")}`),
+    ]);
+  return sorted.length > 4 ? [...parts, make("em", {}, `, ${sorted.length - 4} more`)] : parts;
+}
+
+function examples(members) {
+  const sorted = [...members].sort((a, b) => rows.confidence[b] - rows.confidence[a]);
+  const [sure, unsure] = [sorted.slice(0, 5), sorted.slice(5).slice(-3)];
+  return make(
+    "div",
+    { class: "thumbs" },
+    ...sure.map((i) => picture(i, 28)),
+    unsure.length ? make("hr") : null,
+    ...unsure.map((i) => picture(i, 28)),
+  );
+}
+
+/** Nodes of the tree over the finest clusters: a leaf per cluster, then a join per split, the last split first. */
+function joinTree(cut) {
+  const top = new Map(cut.size.flatMap((size, id) => (size ? [[id, { id, size, leaf: true }]] : [])));
+  const joins = [];
+  for (let t = cut.splits.length - 1; t >= 0; t--) {
+    const [child, parent, height] = cut.splits[t];
+    const [a, b] = [top.get(parent), top.get(child)];
+    const node = { id: parent, split: t, height: height ?? 0, size: a.size + b.size, parts: [a, b] };
+    joins.push(node);
+    top.set(parent, node);
+    top.delete(child);
+  }
+  const leaves = [];
+  const place = (node) => {
+    if (node.leaf) node.x = leaves.push(node) - 1;
+    else {
+      node.parts.forEach(place);
+      node.x = (node.parts[0].x + node.parts[1].x) / 2;
+    }
+  };
+  const roots = [...top.values()].sort((a, b) => b.size - a.size);
+  roots.forEach(place);
+  return { joins, leaves, roots };
+}
+
+/** What to draw of a tree that is cut at k: lines by colour, a tag on top of each cluster, the level of the cut. */
+function cutTree({ cut, k, number }) {
+  const { joins, leaves, roots } = (cut.tree ??= joinTree(cut));
+  const nCut = k - cut.first;
+  const heights = joins.map((join) => join.height);
+  const low = Math.min(0, ...heights);
+  const high = Math.max(...heights, low + 1e-9);
+  const base = low < 0 ? low - 0.1 * (high - low) : 0;
+  const bottom = (node) => (node.leaf ? base : node.height);
+  const isCut = (node) => !node.leaf && node.split < nCut;
+  const paths = new Map();
+  for (const join of joins) {
+    const colour = isCut(join) ? css("--faint") : colourOf(number[join.id]);
+    if (!paths.has(colour)) paths.set(colour, { x: [], y: [] });
+    const [a, b] = join.parts;
+    paths.get(colour).x.push(a.x, a.x, b.x, b.x, null);
+    paths.get(colour).y.push(bottom(a), join.height, join.height, bottom(b), null);
+  }
+  const tops = [...roots, ...joins.filter(isCut).flatMap((join) => join.parts)].filter((node) => !isCut(node));
+  const tags = tops.map((node) => ({ x: node.x, y: bottom(node), id: number[node.id] }));
+  // Joins are in the reverse order of splits.
+  const uncut = heights[joins.length - 1 - nCut] ?? base;
+  const above = heights[joins.length - nCut] ?? high + 0.05 * (high - base);
+  return { paths, tags, leaves, level: (uncut + above) / 2, range: [base, high + 0.1 * (high - base)] };
+}
+
+function drawDendrogram(current) {
+  const { paths, tags, leaves, level, range } = cutTree(current);
+  const traces = [...paths].map(([color, path]) => ({
+    type: "scatter",
+    mode: "lines",
+    ...path,
+    hoverinfo: "skip",
+    line: { color, width: 2 },
+  }));
+  traces.push({
+    type: "scatter",
+    mode: "markers+text",
+    x: tags.map((tag) => tag.x),
+    y: tags.map((tag) => tag.y),
+    text: tags.map((tag) => `${tag.id}`),
+    textposition: "top center",
+    textfont: { color: css("--ink"), size: 12 },
+    marker: { color: tags.map((tag) => colourOf(tag.id)), size: 9 },
+    cliponaxis: false,
+    hoverinfo: "skip",
+  });
+  const axis = (text) => ({ fixedrange: true, title: { text, font: { size: 12 } } });
+  const xaxis = {
+    ...axis("rows in each group"),
+    showgrid: false,
+    tickvals: leaves.length > 60 ? [] : leaves.map((leaf) => leaf.x),
+    ticktext: leaves.map((leaf) => leaf.size.toLocaleString("en")),
+    tickangle: -90,
+    tickfont: { size: innerWidth < 720 ? 8 : 10 },
+    range: [-0.8, leaves.length - 0.2],
+  };
+  const yaxis = { ...axis("dissimilarity where they join"), range };
+  const line = { color: css("--ink"), width: 1.4, dash: "dash" };
+  const cutLine = { type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line };
+  Plotly.react(
+    $("dendrogram"),
+    traces,
+    layout({
+      xaxis,
+      yaxis,
+      margin: { l: 50, r: 8, t: 12, b: 50 },
+      dragmode: false,
+      shapes: leaves.length > 1 ? [cutLine] : [],
+    }),
+    { ...CONFIG, displayModeBar: false },
+  );
+}
+
+const matrix = {
+  shown: unpack(D.matrix.shown),
+  percent: unpack(D.matrix.percent),
+  cluster: unpack(D.matrix.cluster),
+};
+
+function drawMatrix() {
+  const n = matrix.shown.length;
+  const z = Array.from({ length: n }, (_, i) => Array.from(matrix.percent.subarray(i * n, (i + 1) * n)));
+  const starts = shownRows.slice(0, n).filter((i) => i === 0 || matrix.cluster[i] !== matrix.cluster[i - 1]);
+  const ticks = starts.map((start, c) => (start + (starts[c + 1] ?? n) - 1) / 2);
+  const room = (c) => (starts[c + 1] ?? n) - starts[c] > 0.03 * n; // for the cluster's number
+  const axis = {
+    tickvals: ticks,
+    ticktext: starts.map((i, c) => (room(c) ? `${matrix.cluster[i]}` : "")),
+    tickangle: 0,
+    showgrid: false,
+    ticks: "",
+    fixedrange: true,
+    constrain: "domain",
+    range: [-0.5, n - 0.5],
+    automargin: false,
+  };
+  const line = (x0, x1, y0, y1) => ({
+    type: "line",
+    x0,
+    x1,
+    y0,
+    y1,
+    line: { color: "rgba(255,255,255,.55)", width: 1 },
+  });
+  Plotly.react(
+    $("matrix"),
+    [
+      {
+        type: "heatmap",
+        z,
+        zmin: 0,
+        zmax: 100,
+        colorscale: cividis,
+        hoverinfo: "none",
+        zsmooth: false,
+        colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, ticksuffix: " %", tickfont: { size: 11 } },
+      },
+    ],
+    layout({
+      xaxis: { ...axis, title: { text: "cluster", font: { size: 12 } } },
+      yaxis: { ...axis, range: [n - 0.5, -0.5], scaleanchor: "x" },
+      margin: { l: 30, r: 4, t: 8, b: 40 },
+      dragmode: false,
+      shapes: starts
+        .slice(1)
+        .flatMap((s) => [line(s - 0.5, s - 0.5, -0.5, n - 0.5), line(-0.5, n - 0.5, s - 0.5, s - 0.5)]),
+    }),
+    { ...CONFIG, displayModeBar: false },
+  );
+  $("matrix-note").textContent =
+    `${count(n, "row")} of the map, the run’s ${count(D.nClusters, "cluster")}, ${D.matrix.draws} draws of noise of scale ${D.matrix.epsilon}.`;
+}
+
+function listenToMatrix() {
+  const plot = $("matrix");
+  plot.on("plotly_hover", ({ points: [point], event }) => {
+    const [i, j] = [point.y, point.x].map((position) => matrix.shown[position]);
+    const pictures = sheet ? [picture(i, 52), picture(j, 52)] : [];
+    showTip(event, pictures, [
+      ["rows", `${rowName(i)} and ${rowName(j)}`],
+      ["clusters", `${matrix.cluster[point.y]} and ${matrix.cluster[point.x]}`],
+      ["together", `${point.z} % of draws`],
+    ]);
+  });
+  plot.on("plotly_unhover", hideTip);
+}
+
+function drawCurves() {
+  if (!D.curves.length) {
+    $("curves-section").hidden = true;
+    return;
+  }
+  if (!$("curves").children.length) {
+    D.curves.forEach(({ name }, c) =>
+      $("curves").append(
+        make(
+          "div",
+          {},
+          make("h3", {}, name),
+          make("div", { class: "plot", id: `curve-${c}`, role: "img", "aria-label": `Curve: ${name}` }),
+        ),
+      ),
+    );
+  }
+  D.curves.forEach(({ x, y }, c) =>
+    Plotly.react(
+      $(`curve-${c}`),
+      [
+        {
+          type: "scatter",
+          mode: x.length > 60 ? "lines" : "lines+markers",
+          x,
+          y,
+          line: { color: css("--accent"), width: 2 },
+          marker: { size: 5 },
+          hovertemplate: "step %{x}: %{y:.4g}<extra></extra>",
+        },
+      ],
+      layout({
+        xaxis: { showgrid: false, title: { text: "step", font: { size: 12 } } },
+        yaxis: { nticks: 5 },
+        margin: { l: 44, r: 10, t: 8, b: 36 },
+        hovermode: "x",
+        dragmode: false,
+      }),
+      { ...CONFIG, displayModeBar: false },
+    ),
+  );
+}

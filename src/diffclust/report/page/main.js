@@ -1,0 +1,252 @@
+// Texts, scores and controls; `update` draws everything that follows from the data and the controls.
+
+const SCORE_NAMES = { error: "Error ↓", ari: "ARI ↑", nmi: "NMI ↑", ami: "AMI ↑", accuracy: "Accuracy ↑" };
+const FEWER_IS_BETTER = new Set(["error"]);
+
+function fillScores() {
+  const { columns, rows: methods } = D.scores;
+  if (!methods.length) {
+    $("scores-section").hidden = true;
+    return;
+  }
+  const best = columns.map((name, c) => {
+    const values = methods.map((row) => row.values[c]).filter((value) => typeof value === "number");
+    return values.length && name in SCORE_NAMES ? Math[FEWER_IS_BETTER.has(name) ? "min" : "max"](...values) : null;
+  });
+  const cell = (value, c) =>
+    make(
+      "td",
+      {
+        class: `number${value !== null && value === best[c] ? " best" : ""}`,
+        "data-name": SCORE_NAMES[columns[c]] ?? columns[c],
+      },
+      value === null
+        ? "–"
+        : typeof value === "number"
+          ? Number.isInteger(value) && !(columns[c] in SCORE_NAMES)
+            ? `${value}`
+            : value.toFixed(3)
+          : value,
+    );
+  $("scores").replaceChildren(
+    make(
+      "thead",
+      {},
+      make(
+        "tr",
+        {},
+        make("th", { scope: "col" }, "Method"),
+        ...columns.map((name) => make("th", { scope: "col", class: "number" }, SCORE_NAMES[name] ?? name)),
+      ),
+    ),
+    make(
+      "tbody",
+      {},
+      ...methods.map(({ method, ours, values }) =>
+        make("tr", { class: ours ? "ours" : null }, make("td", {}, method), ...values.map(cell)),
+      ),
+    ),
+  );
+}
+
+function fillHead() {
+  const withheld = D.classes.filter((c) => c.withheld),
+    bold = (text) => make("b", {}, text);
+  const parts = [bold(count(D.nRows, "row")), " in ", bold(count(D.nClusters, "cluster")), ". "];
+  if (D.labelled) parts.push("The labels of ", bold(count(D.labelled, "row")), " were given");
+  else parts.push("No labels were given");
+  if (withheld.length)
+    parts.push(
+      "; ",
+      bold(count(withheld.length, "class", "classes")),
+      withheld.length === 1 ? " was never labelled (" : " were never labelled (",
+      withheld.map((c) => c.name).join(", "),
+      ")",
+    );
+  parts.push(
+    ". ",
+    bold(percent(D.sure.share)),
+    " of the rows stay with their cluster in nine of ten shaken copies of the data.",
+  );
+  $("summary").replaceChildren(...parts);
+  const ours = D.scores.rows.find((row) => row.ours),
+    score = (name) => ours?.values[D.scores.columns.indexOf(name)];
+  const tiles = [
+    ["clusters", `${D.nClusters}`],
+    ["mean confidence", percent(D.sure.mean)],
+  ];
+  for (const [name, title] of [
+    ["ari", "agreement (ARI)"],
+    ["accuracy", "accuracy"],
+  ]) {
+    if (typeof score(name) === "number") tiles.push([title, score(name).toFixed(3)]);
+  }
+  $("tiles").replaceChildren(
+    ...tiles.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
+  );
+}
+
+function fillTexts() {
+  maps.forEach((map, m) => {
+    $(`map-${m}-title`).textContent = map.title;
+    const part = nShown < D.nRows ? `A sample of ${nShown.toLocaleString("en")} of ${count(D.nRows, "row")}. ` : "";
+    $(`map-${m}-how`).textContent = `${part}Placed by ${map.how}.`;
+  });
+  const symbol = (shape, text) => {
+    const span = make("span");
+    span.innerHTML = `<svg width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true">${shape}</svg>`;
+    span.append(text);
+    return span;
+  };
+  const dot = `<circle r="4.2" fill="currentColor"/>`;
+  $("symbols").replaceChildren(
+    symbol(dot, "row"),
+    ...(D.labelled
+      ? [
+          symbol(
+            `${dot}<circle r="5.6" fill="none" stroke="currentColor" stroke-width="1.6"/>`,
+            "row whose label was given",
+          ),
+        ]
+      : []),
+    ...(D.classes.some((c) => c.withheld)
+      ? [symbol(`<path d="M0-6L6 0 0 6-6 0z" fill="currentColor"/>`, "row of a class that was never labelled")]
+      : []),
+  );
+  $("snippet").textContent = D.howToLoad;
+  $("facts").replaceChildren(
+    ...D.facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
+  );
+  $("facts-section").hidden = !D.facts.length;
+}
+
+function say({ cut, k }) {
+  const guarded = cut.guard > 1 ? ` of at least ${count(cut.guard, "row")}` : "";
+  $("say").classList.toggle("warn", state.k > cut.highest);
+  if (state.k > cut.highest)
+    $("say").textContent =
+      `${count(state.k, "cluster")}${guarded} cannot be reached: this forest gives at most ${cut.highest}. Showing ${k}.`;
+  else if (k === D.nClusters && state.cut === chosenCut)
+    $("say").textContent = `This is the run’s own choice: ${count(k, "cluster")}${guarded}.`;
+  else
+    $("say").textContent =
+      `${count(k, "cluster")}${guarded}, cut from the same forest; the run chose ${D.nClusters}${D.guard > 1 ? ` of at least ${D.guard}` : ""}.`;
+  $("k").value = state.k;
+  $("k-value").textContent = k === state.k ? `${k}` : `${state.k} → ${k}`;
+  $("k").setAttribute("aria-valuetext", `${count(k, "cluster")}`);
+  $("guard").value = state.cut;
+  $("guard-value").textContent = count(cut.guard, "row");
+  $("guard").setAttribute("aria-valuetext", `at least ${count(cut.guard, "row")}`);
+  $("reset").disabled = state.k === D.nClusters && state.cut === chosenCut;
+}
+
+let now = null; // the clustering on the page
+function update() {
+  forgetRow();
+  now = clustering();
+  now.clusters = describe(now);
+  say(now);
+  drawMaps(now);
+  drawClusters(now);
+  drawDendrogram(now);
+}
+let waiting = false;
+function schedule() {
+  // many slider events, one drawing
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    update();
+  });
+}
+
+function listenToControls() {
+  [$("k").min, $("k").max] = D.slider;
+  $("guard").max = D.cuts.length - 1;
+  $("k").addEventListener("input", () => {
+    state.k = Number($("k").value);
+    schedule();
+  });
+  $("guard").addEventListener("input", () => {
+    state.cut = Number($("guard").value);
+    schedule();
+  });
+  $("edges").addEventListener("change", () => {
+    state.edges = $("edges").checked;
+    schedule();
+  });
+  $("reset").addEventListener("click", () => {
+    Object.assign(state, { k: D.nClusters, cut: chosenCut, only: null });
+    schedule();
+  });
+  const ways = [
+    ["cluster", "Cluster"],
+    D.labelled && ["known", "Label"],
+    rows.truth && ["truth", "Truth"],
+    ["confidence", "Confidence"],
+  ].filter(Boolean);
+  $("colour-by").append(
+    ...ways.map(([value, text]) =>
+      make(
+        "label",
+        {},
+        make("input", {
+          type: "radio",
+          name: "colour-by",
+          value,
+          checked: value === state.colourBy,
+          onchange: () => {
+            Object.assign(state, { colourBy: value, only: null });
+            schedule();
+          },
+        }),
+        text,
+      ),
+    ),
+  );
+  $("copy").addEventListener("click", copySnippet);
+}
+
+async function copySnippet() {
+  try {
+    await navigator.clipboard.writeText(D.howToLoad);
+  } catch {
+    // not allowed for every local file
+    getSelection().selectAllChildren($("snippet"));
+    document.execCommand("copy");
+  }
+  $("copy").textContent = "Copied";
+  setTimeout(() => {
+    $("copy").textContent = "Copy";
+  }, 1500);
+}
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  $("theme").textContent = theme === "dark" ? "Light page" : "Dark page";
+}
+function drawAll() {
+  update();
+  drawMatrix();
+  drawCurves();
+}
+
+setTheme(dark.matches ? "dark" : "light");
+dark.addEventListener("change", () => {
+  setTheme(dark.matches ? "dark" : "light");
+  drawAll();
+});
+$("theme").addEventListener("click", () => {
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  drawAll();
+});
+listenToControls();
+fillHead();
+fillTexts();
+fillScores();
+drawAll();
+listenToMaps();
+listenToMatrix();
+document.documentElement.dataset.ready = "true";

@@ -1,0 +1,192 @@
+"""From a finished run to what its page draws: numbers, names and packed arrays, ready for JSON."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.constraints import Constraints
+from diffclust.report.cuts import Cuts, cut, guards, renumber, slider_range
+from diffclust.report.data import ReportData
+from diffclust.report.images import sprite_sheet
+from diffclust.report.maps import positions
+from diffclust.report.rows import choose_rows, edges_between
+from diffclust.similarity import negative_squared_distances
+from diffclust.stability import soft_connectivity
+
+SHOWN = 2000  # points on a map
+MATRIX = 240  # rows of the connectivity matrix
+CURVE = 400  # points of a curve
+EPSILON, DRAWS = 0.1, 100  # of the connectivity matrix
+
+HOW_TO_LOAD = """\
+import csv, json
+import numpy as np
+
+folder = {folder!r}
+embeddings = np.load(folder + "/embeddings.npy")
+rows = list(csv.DictReader(open(folder + "/clusters.csv", newline="")))
+clusters = np.array([int(row["cluster"]) for row in rows])
+scores = json.load(open(folder + "/metrics.json"))
+"""
+
+
+def make_payload(data: ReportData) -> dict[str, Any]:
+    clusters, known = np.asarray(data.clusters), np.asarray(data.known)
+    confidence = np.clip(np.nan_to_num(np.asarray(data.confidence, np.float64)), 0, 1)
+    first, last = slider_range(data.hierarchy, data.n_clusters)
+    cuts = [
+        renumber(cut(data.hierarchy, guard, first, last), clusters, data.n_clusters)
+        for guard in guards(len(clusters), data.min_cluster_size)
+    ]
+    rows = choose_rows(SHOWN, clusters, known >= 0, [c.finest for c in cuts])
+    edges, must_link = edges_between(data.hierarchy, rows)
+    learned, learned_how = positions(data.embeddings[rows])
+    raw, raw_how = positions(data.raw[rows], standardise=not data.has_images)
+    codes = data.class_codes()
+    known_class = _positions_in(codes, known)
+    true_class = None if data.truth is None else _positions_in(codes, np.asarray(data.truth))
+    return {
+        "title": data.title,
+        "nRows": len(clusters),
+        "nClusters": data.n_clusters,
+        "guard": data.min_cluster_size,
+        "slider": [first, last],
+        "rows": {
+            "row": pack(rows, "i4"),
+            "name": None if data.row_names is None else [str(data.row_names[row]) for row in rows],
+            "confidence": pack(confidence[rows], "f4"),
+            "known": pack(known_class[rows], "i4"),
+            "truth": None if true_class is None else pack(true_class[rows], "i4"),
+        },
+        "maps": [
+            {"title": "Learned embedding", "xy": pack(learned, "f4"), "how": learned_how},
+            {"title": "Raw data", "xy": pack(raw, "f4"), "how": raw_how},
+        ],
+        "edges": pack(edges, "i4"),
+        "mustLink": pack(must_link, "i4"),
+        "images": sprite_sheet(np.asarray(data.raw[rows])) if data.has_images else None,
+        "classes": [{"name": data.class_name(code), "withheld": code in data.withheld()} for code in codes],
+        "cuts": [_describe(c, rows, confidence, known_class, true_class, len(codes)) for c in cuts],
+        "matrix": _matrix(data, rows, clusters, known),
+        "curves": _curves(data.curves),
+        "scores": _scores(data.scores),
+        "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
+        "labelled": int((known >= 0).sum()),
+        "facts": [[str(name), str(value)] for name, value in data.facts.items()],
+        "howToLoad": data.how_to_load or HOW_TO_LOAD.format(folder=data.folder),
+    }
+
+
+def pack(array: Any, dtype: str) -> dict[str, str]:
+    """A flat little-endian array, in base64."""
+    return {"type": dtype, "data": base64.b64encode(np.ascontiguousarray(array, "<" + dtype).tobytes()).decode()}
+
+
+def finite(value: Any) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _positions_in(codes: list[int], values: NDArray[Any]) -> NDArray[np.int64]:
+    """Places of class codes in the list of classes; -1 stays -1."""
+    if not codes:
+        return np.full(len(values), -1)
+    return np.where(values >= 0, np.searchsorted(codes, values), -1)
+
+
+def _describe(
+    cuts: Cuts, rows: NDArray[np.int64], confidence: NDArray[np.float64], known: NDArray[np.int64],
+    truth: NDArray[np.int64] | None, n_classes: int,
+) -> dict[str, Any]:  # fmt: skip
+    """One size guard: how its clusterings arise, and what is in the finest clusters, over all rows of the data."""
+    size = int(cuts.finest.max()) + 1
+    return {
+        "guard": cuts.guard,
+        "lowest": cuts.lowest,
+        "highest": cuts.highest,
+        "first": cuts.first,
+        "last": cuts.last,
+        "splits": [[split.child, split.parent, finite(split.height)] for split in cuts.splits],
+        "finest": pack(cuts.finest[rows], "i4"),
+        "size": np.bincount(cuts.finest, minlength=size).tolist(),
+        "confidence": np.bincount(cuts.finest, confidence, size).round(4).tolist(),
+        "known": _counts(cuts.finest, known, n_classes),
+        "truth": None if truth is None else _counts(cuts.finest, truth, n_classes),
+    }
+
+
+def _counts(clusters: NDArray[Any], classes: NDArray[np.int64], n_classes: int) -> list[list[int]]:
+    """[cluster, class, number of rows] for all that occur together; class -1 does not count."""
+    cells = clusters.astype(np.int64) * n_classes + classes
+    found, numbers = np.unique(cells[classes >= 0], return_counts=True)
+    return [[int(c // n_classes), int(c % n_classes), int(m)] for c, m in zip(found, numbers, strict=True)]
+
+
+def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], known: NDArray[Any]) -> dict[str, Any]:
+    """Soft connectivity of a few of the shown rows, ordered by cluster and, within it, by who goes with whom."""
+    picked = choose_rows(MATRIX, clusters[shown], np.zeros(len(shown), bool))
+    rows = shown[picked]
+    guard = max(1, data.min_cluster_size * len(rows) // len(clusters))
+    labels = known[rows]
+    constraints = Constraints.from_labels(labels) if data.hierarchy.n_fixed and (labels >= 0).any() else None
+    n_clusters = min(data.n_clusters, len(rows))
+    shares = soft_connectivity(
+        negative_squared_distances(np.asarray(data.embeddings[rows], np.float64)), n_clusters, min_cluster_size=guard,
+        constraints=constraints, epsilon=EPSILON, n_draws=DRAWS,
+    )  # fmt: skip
+    order = _seriate(shares, clusters[rows])
+    return {
+        "shown": pack(picked[order], "i4"),
+        "percent": pack((shares * 100).round()[np.ix_(order, order)], "u1"),
+        "cluster": pack(clusters[rows][order], "i4"),
+        "epsilon": EPSILON,
+        "draws": DRAWS,
+    }
+
+
+def _seriate(shares: NDArray[np.float64], clusters: NDArray[Any]) -> NDArray[np.int64]:
+    """An order by cluster in which rows that are often together are close."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    if len(shares) < 3:
+        return np.argsort(clusters, kind="stable")
+    leaves = leaves_list(linkage(squareform(1 - shares, checks=False), "average"))
+    return leaves[np.argsort(clusters[leaves], kind="stable")]
+
+
+def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:
+    found = []
+    for name, points in curves.items():
+        step = max(1, math.ceil(len(points) / CURVE))
+        kept = [*points[:-1:step], *points[-1:]]
+        if kept:
+            found.append({"name": name, "x": [int(x) for x, _ in kept], "y": [finite(y) for _, y in kept]})
+    return found
+
+
+def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = list(dict.fromkeys(key for row in scores for key in row if key not in ("method", "ours")))
+    ours = [bool(row.get("ours")) for row in scores]
+    if not any(ours):
+        ours = ["diffclust" in str(row.get("method", "")).lower() for row in scores]
+    if not any(ours):
+        ours = [position == 0 for position in range(len(scores))]
+    return {
+        "columns": columns,
+        "rows": [
+            {"method": str(row.get("method", "")), "ours": mine, "values": [_cell(row.get(name)) for name in columns]}
+            for row, mine in zip(scores, ours, strict=True)
+        ],
+    }
+
+
+def _cell(value: Any) -> float | str | None:
+    if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+        return finite(value)
+    return None if value is None else str(value)

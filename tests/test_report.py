@@ -1,0 +1,529 @@
+"""The report: what goes into the page, and the page itself in a real browser with the network cut.
+
+The browser is Debian's: apt-get install chromium chromium-driver. Without it those tests are skipped, unless
+DIFFCLUST_BROWSER=required; DIFFCLUST_BROWSER=off skips them in any case.
+"""
+
+import dataclasses
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import diffclust as dc
+from diffclust.report import ReportData, maps, payload, write, write_report
+from diffclust.report.cuts import cut, guards, renumber, slider_range
+from diffclust.report.images import sprite_sheet
+from diffclust.report.rows import choose_rows, edges_between
+from diffclust.stability import soft_connectivity
+
+pytest.importorskip("plotly")
+
+EVIL = "</script><script>window.stolen = 1</script>"
+
+
+def make_data(n=150, n_clusters=6, guard=5, images=False, labelled=30, withheld=2, **changes):
+    """Blobs on a circle; the last classes are never labelled."""
+    random = np.random.default_rng(0)
+    truth = np.arange(n) % n_clusters
+    angle = 2 * np.pi * truth / n_clusters
+    embeddings = np.stack([np.cos(angle), np.sin(angle), 0 * angle], 1) + 0.08 * random.normal(size=(n, 3))
+    known = np.where((truth < n_clusters - withheld) & (np.arange(n) < labelled), truth, -1)
+    hierarchy = dc.Hierarchy.from_similarity(dc.negative_squared_distances(embeddings))
+    if (known >= 0).any():
+        hierarchy = hierarchy.constrained(dc.Constraints.from_labels(known))
+    raw = random.random((n, 8, 8)) if images else random.normal(size=(n, 5)) + truth[:, None]
+    values = {
+        "title": "Blobs & <b>more</b>", "raw": raw, "embeddings": embeddings, "hierarchy": hierarchy,
+        "n_clusters": n_clusters, "min_cluster_size": guard, "clusters": hierarchy.labels(n_clusters, guard),
+        "confidence": np.linspace(0.5, 1, n), "known": known, "truth": truth,
+        "class_names": [EVIL, "<b>six</b>", *(f"class {c}" for c in range(2, n_clusters))],
+        "curves": {"loss <i>": [(step, 1 / (step + 1)) for step in range(1000)], "broken": [(0, np.nan), (1, np.inf)]},
+        "scores": [{"method": "k-means", "error": 0.2, "ari": 0.5, "accuracy": np.nan},
+                   {"method": "diffclust", "error": 0.1, "ari": 0.9, "accuracy": None}],
+        "facts": {"seed": "0", EVIL: EVIL}, "row_names": None, "folder": "runs/blobs",
+    }  # fmt: skip
+    return ReportData(**{**values, **changes})
+
+
+def edge_cases():
+    return {
+        "one point": make_data(1, 1, 1, labelled=0, withheld=0, truth=None, curves={}, scores=[], facts={}),
+        "two equal points": make_data(2, 2, 1, labelled=0, embeddings=np.ones((2, 4)), raw=np.ones((2, 3)), truth=None),
+        "one cluster": make_data(40, 1, 1, labelled=3, withheld=0),
+        "k = n": make_data(35, 35, 1, labelled=0, withheld=0),
+        "nothing known": make_data(labelled=0, truth=None, class_names=[], curves={}, scores=[], facts={}),
+        "NaN in the data": make_data(raw=np.full((150, 3), np.nan), confidence=np.full(150, np.nan)),
+        "colour images": make_data(raw=np.zeros((150, 4, 6, 3), np.uint8), row_names=[f"<i>{i}" for i in range(150)]),
+    }  # fmt: skip
+
+
+def same_clusters(a, b):
+    return len(np.unique(a)) == len(np.unique(b)) == len(np.unique(np.stack([a, b]), axis=1).T)
+
+
+# ------------------------------------------------------------------------------------------------------ what goes in
+
+
+@pytest.mark.parametrize("labelled", [0, 30])
+def test_cuts_are_the_clusterings_of_the_hierarchy(labelled):
+    data = make_data(labelled=labelled)
+    first, last = slider_range(data.hierarchy, data.n_clusters)
+    for guard in guards(150, data.min_cluster_size):
+        cuts = renumber(cut(data.hierarchy, guard, first, last), data.clusters, data.n_clusters)
+        assert (cuts.first, cuts.last) == (first, min(last, data.hierarchy.feasible_clusters(guard)[1]))
+        labels = [cuts.labels(k) for k in range(cuts.first, cuts.last + 1)]
+        for k, found in enumerate(labels, cuts.first):
+            assert same_clusters(found, data.hierarchy.labels(k, guard))
+        for coarse, fine in pairwise(labels):  # one cluster loses its smaller part, all other rows keep their number
+            moved = fine != coarse
+            assert len(np.unique(coarse[moved])) == len(np.unique(fine[moved])) == 1
+            assert moved.sum() <= (fine == coarse[moved][0]).sum()
+
+
+def test_cluster_numbers_are_those_of_the_run():
+    data = make_data()
+    first, last = slider_range(data.hierarchy, data.n_clusters)
+    cuts = renumber(cut(data.hierarchy, data.min_cluster_size, first, last), data.clusters, data.n_clusters)
+    assert (cuts.labels(data.n_clusters) == data.clusters).all()
+    assert sorted(np.unique(cuts.finest)) == list(range(cuts.last))
+
+
+def test_slider_has_the_chosen_k_and_is_not_endless():
+    tree = dc.Hierarchy(5000, np.stack([np.arange(4999), np.arange(1, 5000)], 1).astype(np.int32), np.zeros(4999))
+    for k in (1, 10, 50, 3000, 5000):
+        first, last = slider_range(tree, k)
+        assert first <= k <= last
+        assert last - first < 100
+
+
+def test_rows_are_in_proportion_and_no_cluster_is_missing():
+    clusters = np.repeat([0, 1, 2], [9000, 900, 100])
+    rare = np.zeros(10000, np.int64)
+    rare[7] = 1
+    rows = choose_rows(1000, clusters, np.zeros(10000, bool), [rare])
+    assert len(rows) == len(set(rows)) == 1000
+    assert 7 in rows
+    assert np.abs(np.bincount(clusters[rows]) - [900, 90, 10]).max() <= 4
+    assert (rows == choose_rows(1000, clusters, np.zeros(10000, bool), [rare])).all()
+
+
+def test_labelled_rows_are_seen_more_often():
+    labelled = np.arange(10000) < 200
+    rows = choose_rows(1000, np.zeros(10000, np.int64), labelled)
+    assert 60 <= labelled[rows].sum() <= 90
+
+
+def test_all_edges_are_shown_with_all_rows():
+    data = make_data()
+    edges, must_link = edges_between(data.hierarchy, np.arange(150))
+    assert (edges == data.hierarchy.edges).all()
+    assert must_link.sum() == data.hierarchy.n_fixed
+
+
+def test_edges_between_some_rows_are_a_forest_within_the_clusters():
+    data = make_data(labelled=0)
+    rows = np.arange(0, 150, 4)
+    edges, _ = edges_between(data.hierarchy, rows)
+    tree = dc.Hierarchy(len(rows), edges.astype(np.int32), np.zeros(len(edges)))
+    assert len(edges) == len(rows) - 1
+    assert tree.labels(1).max() == 0  # connected, so with these many edges a tree
+
+
+def test_positions_are_the_same_again_and_bounded():
+    points = np.random.default_rng(0).normal(size=(60, 80))
+    first, how = maps.positions(points)
+    assert "t-SNE" in how
+    assert np.abs(first).max() == 1
+    assert (first == maps.positions(points)[0]).all()
+    assert maps.positions(points[:, :1])[0].shape == (60, 2)
+    assert maps.positions(points[:9])[1] == "two principal components"
+
+
+def test_soft_connectivity_without_a_guard_is_the_operator():
+    similarity = dc.standardize(dc.negative_squared_distances(make_data(40).embeddings))
+    found = soft_connectivity(similarity, 6, n_draws=20, seed=3)
+    assert np.allclose(found, dc.perturbed_connectivity(similarity, 6, n_draws=20, seed=3), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 4), (5, 7, 4, 1), (5, 200, 100, 3), (5, 7, 4, 2), (5, 7, 4, 4)])
+def test_sprites(shape):
+    sheet = sprite_sheet(np.random.default_rng(0).normal(size=shape))
+    assert sheet["url"].startswith("data:image/webp;base64,")
+    assert sheet["columns"] == 3
+    assert (sheet["width"], sheet["height"]) == ((32, 64) if shape[1] == 200 else (4, 7))
+
+
+def test_our_row_of_the_table():
+    rows = [{"method": "a", "ari": 1}, {"method": "b", "ours": True}, {"method": "diffclust"}]
+    assert [row["ours"] for row in payload._scores(rows)["rows"]] == [False, True, False]
+    assert [row["ours"] for row in payload._scores(rows[::2])["rows"]] == [False, True]
+    assert [row["ours"] for row in payload._scores(rows[:1])["rows"]] == [True]
+
+
+def test_wrong_lengths_are_named():
+    with pytest.raises(ValueError, match="known must have one entry for each of the hierarchy's 150 points, got 3"):
+        make_data(known=np.zeros(3, int), clusters=np.zeros(150, int))
+    with pytest.raises(ValueError, match=r"raw must have shape .* got \(150,\)"):
+        make_data(raw=np.zeros(150))
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+
+def data_of(page):
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+
+
+@pytest.mark.parametrize("case", list(edge_cases()))
+def test_edge_cases_give_a_page(case):
+    page = write.render(edge_cases()[case])
+    data_of(page)  # NaN would already have been an error on writing
+    assert page.rstrip().endswith("</html>")
+
+
+def test_names_cannot_become_code():
+    data = make_data(title=EVIL)
+    page = write.render(data)
+    assert EVIL not in page
+    assert html.escape(EVIL) in page
+    assert page.count("</script>") == 3
+    assert data_of(page)["classes"][0]["name"] == EVIL
+
+
+def test_same_run_same_page():
+    assert write.render(make_data()) == write.render(make_data())
+
+
+def test_how_to_load_is_python(tmp_path):
+    data = make_data(folder=str(tmp_path / 'quote " and \\ slash'))
+    (tmp_path / 'quote " and \\ slash').mkdir()
+    np.save(os.path.join(data.folder, "embeddings.npy"), data.embeddings)
+    with open(os.path.join(data.folder, "clusters.csv"), "w") as file:
+        file.write("row,cluster,confidence,label\n0,4,0.5,\n")
+    with open(os.path.join(data.folder, "metrics.json"), "w") as file:
+        file.write("{}")
+    names = {}
+    exec(payload.make_payload(data)["howToLoad"], names)
+    assert names["clusters"].tolist() == [4]
+    assert payload.make_payload(dataclasses.replace(data, how_to_load="load()"))["howToLoad"] == "load()"
+
+
+def test_a_kill_leaves_no_half_file(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("the one before")
+    code = (
+        "import os, pathlib, signal; from diffclust.report import write; "
+        "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL); "
+        f"write._write_atomically(pathlib.Path({str(path)!r}), 'x' * 1_000_000)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert path.read_text() == "the one before"
+
+
+def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write._write_atomically(tmp_path / "report.html", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_points_make_a_small_file_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr(maps, "ITERATIONS", 250)
+    n = 50_000
+    random = np.random.default_rng(0)
+    clusters = np.sort(random.integers(0, 10, n))
+    chain = np.stack([np.arange(n - 1), np.arange(1, n)], 1).astype(np.int32)
+    weights = -random.random(n - 1) - 5 * (clusters[1:] != clusters[:-1])
+    order = np.argsort(-weights)
+    data = ReportData(
+        "Many", random.integers(0, 255, (n, 28, 28), np.uint8), random.normal(size=(n, 8)) + 4 * clusters[:, None],
+        dc.Hierarchy(n, chain[order], weights[order]), 10, 100, clusters, np.ones(n), np.full(n, -1), None, [], {}, [],
+        {}, None, "runs/many",
+    )  # fmt: skip
+    start = time.perf_counter()
+    write_report(data, tmp_path / "report.html")
+    assert time.perf_counter() - start < 60
+    assert (tmp_path / "report.html").stat().st_size < 15e6
+
+
+# ------------------------------------------------------------------------------------------------------ the browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium that cannot reach anything."""
+    wanted = os.environ.get("DIFFCLUST_BROWSER", "")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if wanted == "off":
+        pytest.skip("DIFFCLUST_BROWSER=off")
+    if chromium is None or driver is None:
+        reason = "The report is tested in a real browser: apt-get install chromium chromium-driver"
+        pytest.fail(reason) if wanted == "required" else pytest.skip(reason)
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "no-first-run",
+                 "disable-background-networking", "disable-component-update", "disable-sync", "disable-quic",
+                 "host-resolver-rules=MAP * ~NOTFOUND", "window-size=1300,1000"):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(make_data(images=True), path)
+    return path
+
+
+@pytest.fixture
+def page(browser, report):
+    return open_page(browser, report)
+
+
+def open_page(browser, path, width=1300, scheme="light"):
+    browser.get_log("performance"), browser.get_log("browser")  # forget the page before
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get(path.as_uri())
+    wait(browser, "return document.documentElement.dataset.ready === 'true'")
+    return browser
+
+
+def wait(browser, script, timeout=15):
+    end = time.monotonic() + timeout
+    while not (found := browser.execute_script(script)):
+        assert time.monotonic() < end, f"never true: {script}"
+        time.sleep(0.03)
+    return found
+
+
+def text(page, selector):
+    return page.execute_script("return document.querySelector(arguments[0]).textContent", selector)
+
+
+def press(page, selector, keys):
+    """Keys on a focused control, and a picture later: the page draws once per frame."""
+    from selenium.webdriver.common.by import By
+
+    page.find_element(By.CSS_SELECTOR, selector).send_keys(keys)
+    page.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
+
+
+def click(page, selector):
+    page.execute_script("document.querySelector(arguments[0]).click()", selector)
+    page.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
+
+
+def colours(page, plot="map-0"):
+    """Fills of the dots that are drawn."""
+    script = "return [...new Set([...document.querySelectorAll(arguments[0])].map((e) => getComputedStyle(e).fill))]"
+    return set(page.execute_script(script, f"#{plot} .points path.point"))
+
+
+def problems(page):
+    return [entry for entry in page.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def requests(page):
+    messages = (json.loads(entry["message"])["message"] for entry in page.get_log("performance"))
+    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [url for url in urls if not url.startswith(("data:", "blob:"))]
+
+
+def test_page_loads_alone_and_without_complaints(page, report):
+    assert problems(page) == []
+    assert requests(page) == [report.as_uri()]
+    assert page.execute_script("return window.stolen") is None
+    assert text(page, "h1") == "Blobs & <b>more</b>"
+    for plot in ("map-0", "map-1", "dendrogram", "matrix", "curve-0"):
+        assert page.execute_script("return document.querySelectorAll(`#${arguments[0]} svg`).length", plot) > 0
+    assert "2 classes were never labelled (class 4, class 5)" in text(page, "#summary")
+    assert page.execute_script("return document.querySelectorAll('tr.ours').length") == 1
+
+
+def test_slider_over_k_changes_the_number_of_colours(page):
+    from selenium.webdriver.common.keys import Keys
+
+    assert len(colours(page)) == len(colours(page, "map-1")) == 6
+    before = colours(page)
+    press(page, "#k", Keys.ARROW_RIGHT)
+    assert text(page, "#k-value") == "7"
+    assert before < colours(page)  # the others keep theirs
+    assert page.execute_script("return document.querySelectorAll('#dendrogram path.point').length") == 7
+    assert len(colours(page)) == len(colours(page, "map-1")) == 7
+    press(page, "#k", Keys.HOME)
+    lowest = int(text(page, "#k-value"))
+    assert len(colours(page)) == lowest == 4  # the labelled classes stay apart
+    assert page.execute_script("return document.querySelectorAll('#clusters tbody tr').length") == lowest
+    click(page, "#reset")
+    assert colours(page) == before
+    assert "own choice" in text(page, "#say")
+
+
+def test_every_k_up_to_thirty_has_its_colours(page):
+    from selenium.webdriver.common.keys import Keys
+
+    press(page, "#guard", Keys.HOME)
+    press(page, "#k", Keys.END)
+    k = int(text(page, "#k-value"))
+    assert k >= 30
+    assert len(colours(page)) == k
+
+
+def test_slider_for_the_smallest_cluster_says_what_cannot_be_reached(page):
+    from selenium.webdriver.common.keys import Keys
+
+    press(page, "#k", Keys.END)
+    press(page, "#guard", Keys.END)
+    said = re.match(r"(\d+) clusters of at least (\d+) rows cannot be reached: .* at most (\d+)", text(page, "#say"))
+    assert said
+    assert int(said[2]) == 20
+    assert len(colours(page)) == int(said[3]) < int(said[1])
+    sizes = page.execute_script("return [...document.querySelectorAll('#clusters .size')].map((e) => +e.textContent)")
+    assert len(sizes) == int(said[3])
+    assert sum(sizes) == 150
+    assert page.execute_script("return document.querySelector('#guard').ariaValueText ?? ''") == "at least 20 rows"
+
+
+def test_colour_by(page):
+    click(page, "[name=colour-by][value=known]")
+    assert len(colours(page)) == 5  # four labelled classes, and grey
+    assert EVIL in text(page, "#legend")
+    click(page, "[name=colour-by][value=truth]")
+    assert len(colours(page)) == 6
+    click(page, "[name=colour-by][value=confidence]")
+    assert len(colours(page)) > 50
+    click(page, "[name=colour-by][value=cluster]")
+    click(page, ".chip")
+    script = "return [...document.querySelectorAll('#map-0 path.point')].filter((e) => e.style.opacity < 0.2).length"
+    assert page.execute_script(script) == 125  # all but the 25 rows of the one that was pressed
+    assert problems(page) == []
+
+
+def test_withheld_classes_are_marked_by_symbol(page):
+    shapes = page.execute_script(
+        "return [...document.querySelectorAll('#map-0 path.point')].map((e) => e.getAttribute('d'))"
+    )
+    assert sum("A" not in shape for shape in shapes) == 50  # not round: diamonds
+
+
+def test_edges_on_demand(page):
+    script = "return document.querySelector('#map-0').data.slice(0, 2).map((trace) => trace.x.length / 3)"
+    assert page.execute_script(script) == [0, 0]
+    click(page, "#edges")
+    data = make_data()
+    kept = data.clusters[data.hierarchy.edges]
+    assert page.execute_script(script) == [
+        data.hierarchy.n_fixed,
+        (kept[:, 0] == kept[:, 1]).sum() - data.hierarchy.n_fixed,
+    ]
+    drawn = page.execute_script("return document.querySelectorAll('#map-0 .js-line').length")
+    assert drawn == 150 - data.n_clusters  # one line for each edge of a forest
+
+
+def hover(page, plot, script):
+    """Move the real pointer to a place of a plot, in client coordinates."""
+    from selenium.webdriver import ActionChains
+
+    page.execute_script(
+        "document.getElementById(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})", plot
+    )
+    x, y = page.execute_script(script)
+    actions = ActionChains(page)
+    actions.w3c_actions.pointer_action.move_to_location(int(x) - 40, int(y) - 40)
+    actions.w3c_actions.pointer_action.move_to_location(round(x), round(y))
+    actions.perform()
+    wait(page, "return !document.querySelector('#tip').hidden")
+
+
+def test_hover_shows_the_row_and_its_image(page):
+    hover(
+        page,
+        "map-0",
+        """
+        const box = document.querySelectorAll("#map-0 path.point")[149].getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2];""",
+    )
+    shown = text(page, "#tip")
+    assert re.fullmatch(r"row\d+cluster\dlabel.+truth.+confidence\d+ %", shown)
+    assert page.execute_script("""
+        const style = getComputedStyle(document.querySelector("#tip .picture"));
+        return style.backgroundImage.startsWith('url("data:image/webp') && parseFloat(style.width) > 50;""")
+    assert page.execute_script("return document.querySelectorAll('.ring').length") == 2  # on both maps
+    hover(
+        page,
+        "matrix",
+        """
+        const box = document.querySelector("#matrix .heatmaplayer image, #matrix .hm image").getBoundingClientRect();
+        return [box.x + box.width / 3, box.y + box.height / 3];""",
+    )
+    wait(page, "return document.querySelector('#tip').textContent.includes('of draws')")
+    assert problems(page) == []
+
+
+def test_dark_by_preference_and_by_button(browser, report):
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    page = open_page(browser, report, scheme="dark")
+    dark = page.execute_script(paper)
+    click(page, "#theme")
+    light = page.execute_script(paper)
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (dark, light)]
+    assert brightness[0] < 150 < 600 < brightness[1]
+    assert len(colours(page)) == 6
+    assert problems(page) == []
+
+
+def test_a_phone_does_not_scroll_sideways(browser, report):
+    page = open_page(browser, report, width=390)
+    assert page.execute_script("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    boxes = page.execute_script(
+        "return ['map-0', 'map-1'].map((id) => document.getElementById(id).getBoundingClientRect())"
+    )
+    assert boxes[0]["bottom"] < boxes[1]["top"]  # one below the other
+    assert all(box["width"] > 300 for box in boxes)
+
+
+def test_copy_button_says_that_it_copied(page):
+    click(page, "#copy")
+    wait(page, "return document.querySelector('#copy').textContent === 'Copied'")
+
+
+def test_controls_have_names(page):
+    unnamed = page.execute_script("""
+        return [...document.querySelectorAll("input, button")]
+          .filter((e) => !e.labels?.length && !e.textContent.trim() && !e.ariaLabel).map((e) => e.outerHTML);""")
+    assert unnamed == []
+
+
+def test_edge_cases_in_the_browser(browser, tmp_path):
+    for case, data in edge_cases().items():
+        path = tmp_path / "report.html"
+        write_report(data, path)
+        page = open_page(browser, path)
+        assert problems(page) == [], case
+        n_groups = len(np.unique(data.clusters))
+        assert page.execute_script("return document.querySelectorAll('#clusters tbody tr').length") == n_groups, case
