@@ -12,8 +12,9 @@ demo: $(VENV)/.demo  ## the main job on the embedded default
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest -q -n auto
 
-test-gpu:  ## the CUDA kernels on a real GPU, with the Python that has torch for it: make test-gpu PYTHON=...
+test-gpu:  ## the GPU solvers on a real GPU, with the Python that has torch and JAX for it: make test-gpu PYTHON=...
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_cuda.py tests/test_torch_cuda.py
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_jax.py tests/test_jax_solver.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,9 +4,10 @@
     python benchmarks/loss.py --reference reference --points 32 64 128 --draws 100 1000
     python benchmarks/loss.py --reference reference --device cuda --points 64 256
 
-Their code needs JAX and is never part of this repository. Without --reference only ours is timed. k=10, half the batch
-labelled. Answers are checked first: both exact solvers on the same perturbed matrices must return the same forests.
-Times are medians.
+Their code needs JAX and is never part of this repository. Without --reference only ours is timed, on torch and, where
+it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
+the same perturbed matrices must return the same forests. Times are medians. On a GPU the
+time of (s * s).sum() and its gradient says how much of an eager call is torch and the machine.
 """
 
 import argparse
@@ -16,11 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 
 import diffclust as dc
+from diffclust.frameworks import to_numpy
 
 EPSILON, K, SEED = 0.1, 10, 0
 
@@ -79,19 +82,21 @@ def their_constraints(labels: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(matrix), 0.0, 2 * matrix - 1).astype(np.float32)
 
 
-def check_answers(authors: ModuleType, similarity: np.ndarray, labels: np.ndarray, device: str) -> None:
-    """The same forests from both exact solvers, on the same perturbed matrices."""
+def check_answers(
+    authors: ModuleType, similarity: np.ndarray, labels: np.ndarray, place: Callable[[np.ndarray], Any]
+) -> None:
+    """The same forests from both exact solvers, on the same perturbed matrices; ``place`` makes our arrays."""
     n = len(labels)
     for draw, z in enumerate(dc.noise.sample(SEED, 3, n)):
         perturbed = similarity + np.float32(EPSILON) * z
-        ours = torch.as_tensor(similarity, device=device)
+        ours = place(similarity)
         options = {"n_draws": 1, "first_draw": draw, "seed": SEED, "epsilon": EPSILON}
-        constraints = dc.Constraints.from_labels(torch.as_tensor(labels, device=device))
+        constraints = dc.Constraints.from_labels(place(labels))
         for theirs, known in (
             (authors.mwst(perturbed, K)[0], None),
             (authors.mwst_constrained(perturbed, their_constraints(labels), K)[0], constraints),
         ):
-            mine = dc.perturbed_adjacency(ours, K, constraints=known, **options).cpu().numpy()
+            mine = to_numpy(dc.perturbed_adjacency(ours, K, constraints=known, **options))
             if not np.array_equal(np.asarray(theirs) - np.eye(n), mine):
                 raise SystemExit(f"n={n}, draw {draw}: the forests differ, nothing is timed.")
 
@@ -116,6 +121,20 @@ def our_step(
         return torch.autograd.grad(loss, s)[0]
 
     return step
+
+
+def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int) -> Callable[[], object]:
+    """Compiled; another seed in every step."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(s: jax.Array, y: jax.Array, seed: jax.Array) -> jax.Array:
+        constraints = dc.Constraints.from_labels(y)
+        return dc.partial_fenchel_young_loss(s, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=seed)
+
+    step, seeds = jax.jit(jax.value_and_grad(loss)), itertools.count()
+    s, y = jnp.asarray(similarity), jnp.asarray(labels)
+    return lambda: jax.block_until_ready(step(s, y, np.int32(next(seeds))))
 
 
 def graph_ms(step: Callable[[], object], seconds: float) -> float:
@@ -147,31 +166,57 @@ def main() -> None:
     parser.add_argument("--points", type=int, nargs="+", default=[32, 64, 128])
     parser.add_argument("--draws", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each timing takes (default: 2)")
+    parser.add_argument("--frameworks", nargs="+", choices=["torch", "jax"], help="of ours (default: all installed)")
     arguments = parser.parse_args()
     authors = load_reference(arguments.reference) if arguments.reference else None
-    on_gpu = arguments.device == "cuda"
+    frameworks = arguments.frameworks or [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+    seconds = arguments.seconds
     print(f"loss and gradient, k={K}, epsilon={EPSILON}, half the points labelled, {arguments.device}")
-    header = ["n", "draws", "authors", "ours", "ratio"] + (["ours in a graph", "ratio"] if on_gpu else [])
-    print("| " + " | ".join(header) + " |\n|" + "---:|" * len(header))
-    for n in arguments.points:
+    for position, (n, n_draws) in enumerate(itertools.product(arguments.points, arguments.draws)):
         similarity, labels = make_problem(n)
         if authors is not None:
-            check_answers(authors, similarity, labels, arguments.device)
-        for n_draws in arguments.draws:
-            step = our_step(similarity, labels, n_draws, arguments.device)
-            finish = torch.cuda.synchronize if on_gpu else lambda: None
-            ours = [median_ms(lambda step=step, finish=finish: (step(), finish()), arguments.seconds)]
-            if on_gpu:
-                step = our_step(similarity, labels, n_draws, arguments.device, in_graph=True)
-                ours.append(graph_ms(step, arguments.seconds))
-            row = [str(n), str(n_draws), "", *(f"{t:.3f} ms" for t in ours)]
-            theirs = None
-            if authors is not None:
-                theirs = median_ms(their_step(authors, similarity, labels, n_draws), arguments.seconds)
-                row[2] = f"{theirs:.1f} ms"
-            for position, t in enumerate(ours):
-                row.insert(4 + 2 * position, "" if theirs is None else f"{theirs / t:.0f}x")
-            print("| " + " | ".join(row) + " |", flush=True)
+            for framework in frameworks:
+                check_answers(authors, similarity, labels, placers(arguments.device)[framework])
+        theirs = median_ms(their_step(authors, similarity, labels, n_draws), seconds) if authors else None
+        ours = our_times(similarity, labels, n_draws, arguments.device, frameworks, seconds)
+        if position == 0:
+            header = ["n", "draws", "authors", *itertools.chain(*((f"ours, {name}", "ratio") for name in ours))]
+            print("| " + " | ".join(header) + " |\n|" + "---:|" * len(header))
+        row = [str(n), str(n_draws), "" if theirs is None else f"{theirs:.1f} ms"]
+        for t in ours.values():
+            row += [f"{t:.3f} ms", "" if theirs is None else f"{theirs / t:.0f}x"]
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def placers(device: str) -> dict[str, Callable[[np.ndarray], Any]]:
+    """How each framework gets an array to where it is timed."""
+
+    def to_jax(array: np.ndarray) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.asarray(array)
+
+    return {"torch": lambda array: torch.as_tensor(array, device=device), "jax": to_jax}
+
+
+def our_times(
+    similarity: np.ndarray, labels: np.ndarray, n_draws: int, device: str, frameworks: list[str], seconds: float
+) -> dict[str, float]:
+    """Milliseconds of our steps."""
+    times = {}
+    if "torch" in frameworks:
+        step = our_step(similarity, labels, n_draws, device)
+        finish = torch.cuda.synchronize if device == "cuda" else lambda: None
+        times["torch"] = median_ms(lambda: (step(), finish()), seconds)
+        if device == "cuda":
+            nothing = torch.as_tensor(similarity, device=device).requires_grad_()
+            times["(s * s).sum() in torch"] = median_ms(
+                lambda: (torch.autograd.grad((nothing * nothing).sum(), nothing), finish()), seconds
+            )
+            times["torch in a graph"] = graph_ms(our_step(similarity, labels, n_draws, device, in_graph=True), seconds)
+    if "jax" in frameworks:
+        times["jax"] = median_ms(our_jax_step(similarity, labels, n_draws), seconds)
+    return times
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Settings that all tests share: where Numba caches compiled code, and how hypothesis runs."""
+"""Settings that all tests share: where Numba and XLA cache compiled code, and how hypothesis runs."""
 
 import hashlib
 import os
@@ -26,6 +26,10 @@ def _source_hash():
 
 assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is imported: conftest.py must come first"
 os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "numba" / _source_hash())
+
+# XLA compiles for seconds what runs in milliseconds; its cache looks at the whole program.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

@@ -35,6 +35,12 @@ def test_semi_supervised_digits():
     assert scores["ours"]["ari"] > scores["k-means, pixels"]["ari"]
 
 
+def test_jax_digits():
+    pytest.importorskip("optax")
+    scores = load("jax_digits")(n_steps=150)
+    assert scores["ours"]["ari"] > scores["k-means, pixels"]["ari"]
+
+
 def test_soft_connectivity():
     confused = load("soft_connectivity")(n_steps=150)
     assert sum(confused[:5]) / 5 > 0.2
@@ -42,6 +48,6 @@ def test_soft_connectivity():
 
 
 def test_every_example_is_tested():
-    tested = {"two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity"}
+    tested = {"two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity", "jax_digits"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
     assert "matplotlib" in sys.modules

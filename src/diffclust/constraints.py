@@ -145,7 +145,8 @@ class Constraints:
     def matrix(self) -> Any:
         """The paper's M_Ω with all that follows from it: 1 same, 0 different, nan unknown, unit diagonal."""
         if self.relation is not None:
-            return np.where(self.relation == UNKNOWN, np.nan, self.relation.astype(np.float64))
+            where = namespace_of(self.relation).where
+            return where(self.relation == UNKNOWN, float("nan"), self.relation * 1.0)
         labels = self.labels
         known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
         same = labels[..., :, None] == labels[..., None, :]

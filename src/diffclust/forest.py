@@ -26,7 +26,7 @@ class Forest:
         edges: (..., n - 1, 2) int32, by decreasing similarity; rows past the n - k edges of the forest are (-1, -1).
         labels: (..., n) int32, the tree of each point; trees are numbered by their smallest point.
         n_clusters: k, an int, or an array for a batch with one k per problem.
-        value: F_k = ⟨A, Σ⟩, every edge counted twice. On torch tensors it is differentiable, with gradient A.
+        value: F_k = ⟨A, Σ⟩, every edge counted twice. On tensors and JAX arrays it is differentiable: A.
     """
 
     edges: Any

@@ -30,6 +30,21 @@ def to_numpy(array: Any) -> np.ndarray:
     return array.detach().cpu().numpy() if framework_of(array) == "torch" else np.asarray(array)
 
 
+def device_of(array: Any) -> str:
+    """Where the array lives, in its framework's words: "cpu", torch's "cuda", JAX's "gpu"."""
+    framework = framework_of(array)
+    if framework == "jax":
+        jax = sys.modules["jax"]
+        return jax.default_backend() if is_traced(array) else next(iter(array.devices())).platform
+    return array.device.type if framework == "torch" else "cpu"
+
+
+def is_traced(array: Any) -> bool:
+    """Whether JAX traces this array, so that there is nothing to read yet."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.core.Tracer)
+
+
 def sort(array: Any) -> Any:
     """Sorted along the last axis."""
     return array.sort(-1).values if framework_of(array) == "torch" else namespace_of(array).sort(array, -1)

@@ -19,7 +19,7 @@ import numpy as np
 
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, namespace_of, to_numpy
+from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
 from diffclust.noise import Draws
 from diffclust.perturbed import check_draws
 from diffclust.problems import Problem, check_feasible, check_flag, clamp_clusters, prepare
@@ -52,7 +52,8 @@ def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, 
     if constraints is None:
         raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
     problem = prepare(similarity, n_clusters, constraints, clamp=not strict)
-    if strict and framework_of(similarity) != "numpy":  # NumPy's was checked by prepare()
+    # NumPy's was checked by prepare(); what is traced cannot be.
+    if strict and framework_of(similarity) != "numpy" and not any(map(is_traced, (problem.n_clusters, problem.labels))):
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
     _warn_if_nothing_is_known(problem)
     return problem
@@ -124,8 +125,7 @@ def _clamped(problem: Problem) -> Any:
 
 def _known_matrix(problem: Problem) -> Any:
     """M_Ω (problems, n, n), of the similarity's kind, where it lives."""
-    relation = None if problem.relation is None else to_numpy(problem.relation)
-    matrix, like = Constraints(problem.labels, relation).matrix(), problem.given
+    matrix, like = Constraints(problem.labels, problem.relation).matrix(), problem.given
     if framework_of(like) == "torch":
         return namespace_of(like).as_tensor(matrix, device=like.device, dtype=like.dtype)
     return matrix.astype(like.dtype)
@@ -134,11 +134,11 @@ def _known_matrix(problem: Problem) -> Any:
 def _warn_if_nothing_is_known(problem: Problem) -> None:
     """Only where looking is free: not on a GPU, and not while a compiler or vmap traces."""
     labels = problem.labels
-    if labels is None:
+    if labels is None or is_traced(labels) or device_of(labels) != "cpu":  # reading would wait
         return
     if framework_of(labels) == "torch":
         torch = sys.modules["torch"]
-        if labels.is_cuda or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return
     if labels.shape[0] and bool((labels < 0).all()):
         warnings.warn(
@@ -166,6 +166,8 @@ def fenchel_young_loss(
     xp = namespace_of(problem.given)
     if framework_of(similarity) == "numpy":
         adjacency = np.asarray(to_numpy(adjacency), problem.given.dtype)
+    elif framework_of(similarity) == "jax":
+        adjacency = xp.asarray(adjacency, problem.given.dtype)
     if tuple(adjacency.shape) != (*problem.batch_shape, problem.n_points, problem.n_points):
         raise ValueError(
             f"adjacency must have the shape of the similarity, {tuple(np.shape(similarity))}, got "

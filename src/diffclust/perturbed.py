@@ -99,7 +99,8 @@ def perturbed_value(
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
         noise: "normal" or "gumbel".
-        seed: an integer (of the framework, too); None draws one from the framework's global generator.
+        seed: an integer (of the framework, too) or a JAX key; None draws one from the framework's global generator
+            (for JAX, which has none, from NumPy's, outside of jit).
         must_link_first: see :func:`diffclust.spanning_forest`.
         antithetic: draws come in pairs Z, -Z.
         first_draw: number of the first draw of the seed's stream.

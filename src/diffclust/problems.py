@@ -53,7 +53,9 @@ class Problem:
         xp = namespace_of(self.given)
         # On a device this is a fill: nothing travels.
         placed = {"device": self.given.device} if framework_of(self.given) == "torch" else {}
-        return xp.full((self.n_problems,), self.k, dtype=xp.int64, **placed)
+        # On JAX, "int" is what its switch for 64 bits says; asking for more is a warning.
+        integer = int if framework_of(self.given) == "jax" else xp.int64
+        return xp.full((self.n_problems,), self.k, dtype=integer, **placed)
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def prepare(
     if known is None:
         return problem
     if known.relation is None:
-        labels = _place(known.labels, array, (*batch_shape, n)).reshape(problem.n_problems, n)
+        labels = _place(_short(known.labels, array), array, (*batch_shape, n)).reshape(problem.n_problems, n)
         problem = Problem(array, problem.k, labels, None)
     else:
         relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(problem.n_problems, n, n)
@@ -219,6 +221,16 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
     return xp.broadcast_to(xp.asarray(known), shape)
 
 
+def _short(labels: Any, like: Any) -> Any:
+    """Labels as they are; for JAX, whose integers have 32 bits, those of NumPy are numbered anew if they need more."""
+    if framework_of(like) != "jax" or framework_of(labels) != "numpy" or labels.max() <= np.iinfo(np.int32).max:
+        return labels
+    numbers = np.unique(labels[labels >= 0], return_inverse=True)[1]
+    shortened = np.full(labels.shape, -1, np.int32)
+    shortened[labels >= 0] = numbers
+    return shortened
+
+
 def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
     """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
     return n_clusters.clip(*Constraints(labels=labels).label_range())
@@ -238,10 +250,9 @@ def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
         )
 
 
-def check_reached(edges: NDArray[np.int32], n_clusters: NDArray[np.int64], constrained: bool) -> None:
-    """A ValueError if some draw's forest, edges (problems, draws, n - 1, 2), has more trees than asked for."""
-    n = edges.shape[2] + 1
-    n_trees = n - (edges[..., 0] >= 0).sum(-1).min(-1, initial=n)
+def check_reached(n_edges: NDArray[Any], n_clusters: NDArray[Any], n_points: int, constrained: bool) -> None:
+    """A ValueError if some draw's forest, of ``n_edges`` (problems, draws), has more trees than asked for."""
+    n_trees = n_points - n_edges.min(-1, initial=n_points)
     stuck = np.flatnonzero(n_trees > n_clusters)
     if stuck.size:
         p = stuck[0]

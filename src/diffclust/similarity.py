@@ -90,7 +90,12 @@ def _check_points(x: Any) -> Any:
 
 
 def _in_float32(x: Any) -> contextlib.AbstractContextManager[Any]:
-    """Switches torch's autocast off: differences of similar distances do not survive half precision."""
+    """Products in full precision, not in that of torch's autocast or JAX's default on a GPU.
+
+    Differences of similar distances do not survive less.
+    """
+    if framework_of(x) == "jax":
+        return sys.modules["jax"].default_matmul_precision("highest")
     if framework_of(x) == "torch":
         return sys.modules["torch"].autocast(device_type=x.device.type, enabled=False)
     return contextlib.nullcontext()

@@ -19,7 +19,9 @@ def backend_of(array: Any) -> Any:
 
         return torch
     if framework == "jax":
-        raise TypeError("JAX arrays are not supported yet. Convert them with numpy.asarray.")
+        from diffclust.bindings import jax
+
+        return jax
     from diffclust.bindings import numpy
 
     return numpy

@@ -23,7 +23,8 @@ def _forests(problem: Problem, draws: Draws, must_link_first: bool, gap: bool, s
         antithetic=draws.antithetic, complete=complete,
     )  # fmt: skip
     if strict:
-        check_reached(forests.edges[:, -1], problem.n_clusters, constrained=problem.is_constrained)
+        n_edges = (forests.edges[:, -1, ..., 0] >= 0).sum(-1)
+        check_reached(n_edges, problem.n_clusters, problem.n_points, problem.is_constrained)
     return forests
 
 

@@ -70,7 +70,8 @@ def _solve(
     )  # fmt: skip
     if strict:
         broken = np.isnan(result.values).any(axis=(1, 2))
-        check_reached(result.edges[~broken, -1], clusters[~broken], constrained)
+        n_edges = (result.edges[~broken, -1, ..., 0] >= 0).sum(-1)
+        check_reached(n_edges, clusters[~broken], similarity.shape[-1], constrained)
     forests = Forests(*(torch.from_numpy(array) for array in result))
     return forests, _adjacency_counts(forests.edges, similarity.shape[-1]) if with_counts else None
 

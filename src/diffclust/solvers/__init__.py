@@ -11,12 +11,14 @@ import importlib
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from diffclust.frameworks import framework_of
+from diffclust.frameworks import device_of, framework_of
 
 TABLE = {
     ("numpy", "cpu"): "diffclust.solvers.cpu",
     ("torch", "cpu"): "diffclust.solvers.cpu",
     ("torch", "cuda"): "diffclust.solvers.cuda",
+    ("jax", "cpu"): "diffclust.solvers.xla",
+    ("jax", "gpu"): "diffclust.solvers.xla",
 }
 
 
@@ -30,9 +32,7 @@ class Forests(NamedTuple):
 
 def solver_for(array: Any) -> ModuleType:
     """The solver that runs on this array, e.g. ``solver_for(x).__name__ == "diffclust.solvers.cpu"``."""
-    framework = framework_of(array)
-    device = array.device.type if framework == "torch" else "cpu"
-    return _load(framework, device)
+    return _load(framework_of(array), device_of(array))
 
 
 @functools.cache

@@ -92,6 +92,9 @@ def nearest_outside(
 def _place(points: torch.Tensor, metric: Metric) -> torch.Tensor:
     """The points as columns (d, n) of float64, on the unit sphere for cosine."""
     placed = points.detach().to(torch.float64)
+    if not bool(placed.isfinite().all()):
+        row = int((~placed.isfinite()).any(1).nonzero()[0])
+        raise ValueError(f"points must be finite: row {row} is not.")
     if metric.on_sphere:
         largest = placed.abs().amax(1)
         if not bool(largest.all()):
@@ -136,6 +139,8 @@ def spanning_tree(points: torch.Tensor, metric: str, algorithm: str = "auto", pr
             best_pair = pair.new_full((n_components,), torch.iinfo(torch.int64).max).scatter_reduce(
                 0, group, pair, "amin"
             )
+            if bool(best.isinf().any()):
+                raise ValueError("points are too far apart: their distances overflow float64. Rescale them.")
             chosen, first = np.unique(best_pair.cpu().numpy(), return_index=True)
             codes.append(chosen)
             lengths.append(best.cpu().numpy()[first])

@@ -1,0 +1,260 @@
+"""The XLA solver against the NumPy backend's, draw by draw and edge by edge; its noise bit by bit; its memory."""
+
+import numpy as np
+import pytest
+
+from diffclust import noise
+from diffclust.problems import clamp_clusters
+from diffclust.solvers import cpu, solver_for
+from oracles import SIMILARITY_KINDS, random_labels, random_relation, random_similarity
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+
+import diffclust as dc  # noqa: E402
+from diffclust.solvers import xla  # noqa: E402
+
+SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on both sides of a word's end
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Noise
+
+
+def noise_of(seed, n_draws, n, kind, first_draw=0, antithetic=False):
+    words = np.concatenate([xla.as_words(seed), xla.as_words(first_draw)], 1)
+
+    @jax.jit
+    def make(words, number):
+        zero = xla._opaque_zero(words, number)
+        z, sign = xla._noise(words, jnp.arange(n_draws), n, kind, antithetic, zero)
+        return z[0] * sign[0][:, None, None]
+
+    return np.where(np.eye(n, dtype=bool), 0, make(jnp.asarray(words), jnp.ones(3)))
+
+
+@pytest.mark.parametrize(("n", "kind"), [(1, "normal"), (9, "normal"), (9, "gumbel"), (64, "normal"), (65, "gumbel")])
+def test_noise_is_the_definition_to_the_last_bit(n, kind):
+    made = noise_of(SEED, 40, n, kind, FIRST)
+    assert made.dtype == np.float32
+    np.testing.assert_array_equal(made, noise.sample(SEED, 40, n, kind, first_draw=FIRST))
+
+
+def test_negative_seeds_count_modulo_two_to_the_64():
+    np.testing.assert_array_equal(noise_of(-3, 2, 5, "normal"), noise.sample(2**64 - 3, 2, 5))
+
+
+def test_antithetic_noise_comes_in_pairs():
+    z = noise_of(3, 6, 7, "normal", antithetic=True)
+    np.testing.assert_array_equal(z[::2], noise.sample(3, 3, 7))
+    np.testing.assert_array_equal(z[1::2], -z[::2])
+
+
+def test_high_words_of_products():
+    a = np.random.default_rng(0).integers(0, 2**32, 1000, dtype=np.uint64)
+    for b in (0xD2511F53, 0xCD9E8D57, 0xFFFFFFFF):
+        expected = (a * np.uint64(b)) >> np.uint64(32)
+        for function in (xla.split_product, xla._high_word):
+            np.testing.assert_array_equal(function(jnp.asarray(a.astype(np.uint32)), b), expected)
+
+
+@pytest.mark.parametrize("kind", noise.KINDS)
+def test_noise_sum_makes_the_same_noise_again(kind):
+    weights = np.random.default_rng(0).normal(size=(3, 20)).astype(np.float32)
+    options = {"seed": SEED, "first_draw": FIRST, "noise": kind}
+    summed = xla.noise_sum(jnp.asarray(weights), 9, **options)
+    np.testing.assert_allclose(summed, cpu.noise_sum(weights, 9, **options), rtol=2e-5, atol=2e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Forests
+
+
+def make_problems(rng, n, form, dtype=np.float32):
+    """A batch of all kinds of similarities: (similarity, n_clusters, constraints)."""
+    similarity = np.stack([random_similarity(rng, n, kind, dtype) for kind in SIMILARITY_KINDS for _ in range(2)])
+    n_clusters = rng.integers(1, n + 1, len(similarity))
+    if form == "labels":
+        labels = np.stack([random_labels(rng, n, n_classes=c % 4 + 1) for c in range(len(similarity))])
+        labels[0] = -1
+        return similarity, clamp_clusters(n_clusters, labels), {"labels": labels}
+    if form == "pairs":
+        relation = np.stack([random_relation(rng, n, density=1.5 / n) for _ in similarity])
+        return similarity, n_clusters, {"relation": relation}
+    return similarity, n_clusters, {}
+
+
+def assert_same_forests(ours, expected):
+    np.testing.assert_array_equal(ours.edges, expected.edges)
+    np.testing.assert_array_equal(ours.labels, expected.labels)
+    np.testing.assert_allclose(ours.values, expected.values, rtol=1e-5, atol=1e-5)
+
+
+CASES = [
+    # n, form, must_link_first, options
+    (1, "labels", True, {}),
+    (7, "none", True, {"noise": "gumbel"}),
+    (7, "labels", True, {}),
+    (7, "labels", False, {}),
+    (7, "pairs", True, {}),
+    (7, "pairs", False, {"noise": "gumbel"}),
+    (19, "pairs", True, {"antithetic": True}),
+    (70, "labels", True, {"antithetic": True, "free": False}),
+]
+
+
+@pytest.mark.parametrize(("n", "form", "must_link_first", "options"), CASES)
+def test_edge_for_edge_like_numpy(n, form, must_link_first, options):
+    rng = np.random.default_rng(n)
+    for _ in range(3):
+        similarity, n_clusters, known = make_problems(rng, n, form)
+        options = {
+            "seed": SEED, "first_draw": FIRST, "n_draws": 4, "epsilon": 0.3, "must_link_first": must_link_first,
+            **options,
+        }  # fmt: skip
+        expected = cpu.solve(similarity, n_clusters, **known, **options)
+        known = {name: jnp.asarray(array) for name, array in known.items()}
+        ours = xla.solve(jnp.asarray(similarity), jnp.asarray(n_clusters), **known, **options)
+        assert_same_forests(ours, expected)
+        # Without noise the ties of the similarity itself decide.
+        plain = options | {"epsilon": 0.0}
+        expected = cpu.solve(similarity, n_clusters, **{k: np.asarray(v) for k, v in known.items()}, **plain)
+        assert_same_forests(xla.solve(jnp.asarray(similarity), jnp.asarray(n_clusters), **known, **plain), expected)
+
+
+def test_the_other_algorithm_grows_the_same_trees(monkeypatch):
+    """The platform decides which one runs; here it is the one that does not run on this platform."""
+    other = xla._boruvka if jax.default_backend() == "cpu" else xla._prim
+    monkeypatch.setattr(xla, "_grow", other)
+    solve = xla._with_words(xla.solve.__wrapped__)
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        similarity, n_clusters, known = make_problems(rng, 33, "labels")
+        arrays = jnp.asarray(similarity), jnp.asarray(n_clusters)
+        for epsilon in (0.0, 0.3):
+            options = {"seed": SEED, "n_draws": 3, "epsilon": epsilon}
+            expected = cpu.solve(similarity, n_clusters, **known, **options)
+            assert_same_forests(solve(*arrays, labels=jnp.asarray(known["labels"]), **options), expected)
+
+
+def test_labelled_groups_cut_by_missing_edges_go_through_the_greedy():
+    """Points 0 and 3 are of one class, but only 1 and 2 connect them."""
+    similarity = np.full((4, 4), -np.inf, np.float32)
+    for i, j, weight in ((0, 1, 3.0), (1, 2, 2.0), (2, 3, 1.0)):
+        similarity[i, j] = similarity[j, i] = weight
+    labels = np.array([[0, -1, -1, 0]])
+    expected = cpu.solve(similarity[None], np.array([1]), labels=labels)
+    ours = xla.solve(jnp.asarray(similarity)[None], jnp.array([1]), labels=jnp.asarray(labels))
+    assert_same_forests(ours, expected)
+    assert ours.edges[0, 1, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
+@pytest.fixture(scope="module")
+def solved():
+    """Arguments, forests and expectations of seven draws of a batch with labels."""
+    similarity, n_clusters, known = make_problems(np.random.default_rng(3), 7, "labels")
+    arrays = jnp.asarray(similarity), jnp.asarray(n_clusters)
+    options = {"labels": jnp.asarray(known["labels"]), "seed": SEED, "first_draw": FIRST, "n_draws": 7, "epsilon": 0.3}
+    return arrays, options, xla.solve(*arrays, **options), xla.expect(*arrays, **options)
+
+
+def test_expectations_are_those_of_the_forests(solved):
+    (similarity, _), _, forests, found = solved
+    np.testing.assert_array_equal(found.values, forests.values)
+    np.testing.assert_array_equal(found.n_edges, (forests.edges[..., 0] >= 0).sum(-1))
+    np.testing.assert_array_equal(found.counts, cpu.adjacency_counts(np.asarray(forests.edges), 7))
+    np.testing.assert_array_equal(found.counts, xla.adjacency_counts(forests.edges, 7))
+    trees = np.asarray(forests.labels[:, 0])
+    np.testing.assert_array_equal(xla.connectivity_counts(jnp.asarray(trees)), cpu.connectivity_counts(trees))
+    cotangent = np.random.default_rng(0).normal(size=similarity.shape).astype(np.float32)
+    for ours, theirs, draws in (
+        (xla.adjacency_products, cpu.adjacency_products, np.asarray(forests.edges[:, 0])),
+        (xla.connectivity_products, cpu.connectivity_products, trees),
+    ):
+        np.testing.assert_allclose(
+            ours(jnp.asarray(cotangent), jnp.asarray(draws)), theirs(cotangent, draws), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_one_seed_for_all_problems_or_one_for_each():
+    similarity = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, 6)).astype(np.float32))
+    similarity = similarity + similarity.swapaxes(-1, -2)
+    options = {"n_draws": 4, "epsilon": 1.0}
+    seeds = [3, 5 << 33, 9]
+    words = jnp.concatenate([jnp.asarray(xla.as_words(seed)) for seed in seeds])
+    together = xla.solve(similarity, jnp.array([2, 2, 2]), seed=words, **options)
+    for p, seed in enumerate(seeds):
+        alone = cpu.solve(np.asarray(similarity[p : p + 1]), np.array([2]), seed=seed, **options)
+        np.testing.assert_array_equal(together.edges[p], alone.edges[0])
+
+
+def test_chunks_change_nothing(monkeypatch, solved):
+    """Seven draws in three chunks, of which the last is not full."""
+    arrays, options, *whole = solved
+    n_problems = len(arrays[0])
+    monkeypatch.setattr(xla, "CHUNK_BYTES", dict.fromkeys(xla.CHUNK_BYTES, 4 * arrays[0].size * 7 // 3 + 1))
+    assert xla._n_chunks(n_problems, 7, 7) == 3
+    pieces = [xla._with_words(function.__wrapped__)(*arrays, **options) for function in (xla.solve, xla.expect)]
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(pieces), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+    trees, cotangent = whole[0].labels[:, 0], jnp.ones_like(arrays[0])
+    counts = cpu.connectivity_counts(np.asarray(trees))
+    np.testing.assert_array_equal(jax.jit(xla.connectivity_counts.__wrapped__)(trees), counts)
+    products = jax.jit(xla.connectivity_products.__wrapped__)(cotangent, trees)
+    np.testing.assert_array_equal(products.sum(-1), counts.sum((-1, -2)))
+    monkeypatch.setattr(xla, "CHUNK_BYTES", dict.fromkeys(xla.CHUNK_BYTES, 4 * 7**3 // 3 + 1))
+    summed = xla._with_words(xla.noise_sum.__wrapped__)(jnp.ones((2, 7)), 7, seed=1, noise="normal")
+    np.testing.assert_allclose(summed[1], noise.sample(1, 7, 7).sum(0), rtol=1e-5, atol=1e-5)
+
+
+def largest_array(jaxpr):
+    """The number of elements of the largest intermediate result, those of inner functions and loops included."""
+    largest = 0
+    for equation in jaxpr.eqns:
+        largest = max(largest, *(int(np.prod(v.aval.shape)) for v in equation.outvars), 0)
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                largest = max(largest, largest_array(inner))
+    return largest
+
+
+@pytest.mark.parametrize("operator", ["loss", "pairs", "adjacency", "connectivity"])
+def test_nothing_has_the_size_of_all_draws(monkeypatch, operator):
+    monkeypatch.setattr(xla, "CHUNK_BYTES", dict.fromkeys(xla.CHUNK_BYTES, 8 << 20))
+    n, n_draws = 600, 100
+    labels = np.where(np.arange(n) < n // 2, np.arange(n) % 10, -1)
+    pairs = dc.Constraints.from_pairs(n, [(0, 1)], [(1, 2), (3, 4)])
+
+    def function(s):
+        if operator in ("loss", "pairs"):
+            constraints = pairs if operator == "pairs" else dc.Constraints.from_labels(jnp.asarray(labels))
+            return dc.partial_fenchel_young_loss(s, constraints, 10, n_draws=n_draws, seed=0)
+        return (getattr(dc, f"perturbed_{operator}")(s, 10, n_draws=n_draws, seed=0) ** 2).sum()
+
+    jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(jnp.zeros((n, n)))
+    assert n * n <= largest_array(jaxpr.jaxpr) <= 3 * (8 << 20) // 4 + n * n < n_draws * n * n / 5
+
+
+def test_table_names_the_solver():
+    array = jnp.zeros((3, 3))
+    assert solver_for(array).__name__ == "diffclust.solvers.xla"
+    jax.eval_shape(lambda a: (solver_for(a), a)[1], array)
+
+
+def test_too_many_points_are_an_error():
+    shape = jax.ShapeDtypeStruct((1, xla.MAX_POINTS + 1, xla.MAX_POINTS + 1), jnp.float32)
+    with pytest.raises(ValueError, match="up to 32767 points"):
+        jax.eval_shape(lambda s: xla.solve(s, jnp.array([1])), shape)
+
+
+def test_a_nan_ends_in_nan_and_leaves_the_others_alone(solved):
+    (similarity, n_clusters), options, expected, _ = solved
+    found = xla.solve(similarity.at[1, 0, 1].set(jnp.nan), n_clusters, **options)
+    others = np.arange(len(similarity)) != 1
+    assert np.isnan(found.values[1]).all()
+    assert (np.asarray(found.edges[1]) == -1).all()
+    assert (np.asarray(found.labels[1]) == 0).all()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[others], other[others])
