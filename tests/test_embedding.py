@@ -101,9 +101,9 @@ def test_score_ignores_unknown_rows(fitted):
 
 
 def test_new_clusters_get_new_numbers():
-    x, y, truth = make_blobs(n=200, labelled=(0, 2), per_class=10)
+    x, y, truth = make_blobs(n=120, labelled=(0, 2), per_class=10)
     y[y == 2] = 9
-    model = make_model(max_steps=60, batch_size=200).fit(x, y)
+    model = make_model(batch_size=120).fit(x, y)
     assert model.classes_.tolist() == [0, 9]
     assert set(model.labels_) == {0, 9, 10, 11}
     assert (model.labels_[y >= 0] == y[y >= 0]).all()
@@ -118,7 +118,7 @@ def test_guard_is_lowered_where_it_leaves_too_few_clusters():
     x, y, _ = make_blobs(n=120, n_classes=2, labelled=(0, 1), per_class=40)
     model = make_model(n_clusters=6, max_steps=2).fit(x, y)
     assert len(set(model.labels_)) == 6
-    assert model.clustering_.min_cluster_size_ < 120 // 30
+    assert model.clustering_.min_cluster_size_ < 120 // 18
 
 
 def test_fit_predict_and_fit_transform(fitted):
@@ -226,6 +226,7 @@ def test_digits_with_100_labels():
     assert model.score(x_test, truth_test) > 0.7
 
 
+@pytest.mark.filterwarnings("ignore:n_clusters=5, but the labels")
 @parametrize_with_checks([make_model(5, max_steps=2)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

@@ -45,8 +45,8 @@ def make_data(n=120, n_labels=30, seed=0):
 
 def make_config(**changes):
     settings = {
-        "n_clusters": 3, "embedding_dim": 4, "n_draws": 5, "batch_size": 40, "max_steps": 20, "validate_every": 5,
-        "accelerator": "cpu", "seed": 7,
+        "n_clusters": 3, "embedding_dim": 4, "epsilon": 0.3, "n_draws": 5, "batch_size": 40, "labelled_fraction": 0.5,
+        "max_steps": 20, "validate_every": 5, "accelerator": "cpu", "seed": 7,
     }  # fmt: skip
     return TrainingConfig(**{**settings, **changes})
 
@@ -191,15 +191,15 @@ def test_scaling():
 def test_fit_learns_and_is_repeatable():
     x, y, known = make_data()
     state = torch.get_rng_state()
-    module = fit(make_config(max_steps=60), x, known, progress=False)
+    module = fit(make_config(max_steps=40), x, known, progress=False)
     assert torch.equal(state, torch.get_rng_state())
-    assert module.loss_curve.shape == (60,)
+    assert module.loss_curve.shape == (40,)
     assert module.loss_curve[-10:].mean() < 0.2 * module.loss_curve[0]
     tree = dc.Hierarchy.from_similarity(dc.negative_squared_distances(embed(module, x)))
     assert dc.metrics.clustering_scores(y, tree.labels(3, min_cluster_size=10))["ari"] > 0.9
     torch.manual_seed(99)
-    assert_same_weights(module, fit(make_config(max_steps=60), x, known, progress=False))
-    other = fit(make_config(max_steps=60, seed=8), x, known, progress=False)
+    assert_same_weights(module, fit(make_config(max_steps=40), x, known, progress=False))
+    other = fit(make_config(max_steps=40, seed=8), x, known, progress=False)
     assert not np.array_equal(other.loss_curve, module.loss_curve)
 
 
@@ -249,9 +249,8 @@ def run_and_be_killed(folder, options):
     fit(make_config(**options), x, known, folder=folder, progress=False, callbacks=[KillAt(13)])
 
 
-@pytest.mark.parametrize("options", [{"validation_fraction": 0.3, "patience": 3}, {}], ids=["validation", "plain"])
-def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path, options):
-    options = {**RESUMED, **options}
+def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path):
+    options = {**RESUMED, "validation_fraction": 0.3, "patience": 3}
     x, _, known = make_data()
     call = f"t.run_and_be_killed({str(tmp_path / 'killed')!r}, {options!r})"
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_training as t; {call}"
@@ -263,11 +262,26 @@ def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path, options):
     resumed = fit(make_config(**options), x, known, folder=tmp_path / "killed", resume=last, progress=False)
     assert_same_weights(whole, resumed)
     assert whole.validations == resumed.validations
-    assert len(whole.validations) == (4 if "patience" in options else 0)
+    assert len(whole.validations) == 4
     np.testing.assert_array_equal(embed(whole, x), embed(resumed, x))
     a, b = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (tmp_path / "whole", last.parent))
     assert a["lr_schedulers"] == b["lr_schedulers"]
     torch.testing.assert_close(moments(a), moments(b), rtol=0, atol=0)
+
+
+class FailAt(Callback):
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 13:
+            raise RuntimeError("the disk is full")
+
+
+def test_failed_and_resumed_without_validation(tmp_path):
+    x, _, known = make_data()
+    with pytest.raises(RuntimeError, match="disk"):
+        fit(make_config(**RESUMED), x, known, folder=tmp_path, progress=False, callbacks=[FailAt()])
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 10
+    resumed = fit(make_config(**RESUMED), x, known, resume=tmp_path / "last.ckpt", progress=False)
+    assert_same_weights(resumed, fit(make_config(**RESUMED), x, known, progress=False))
 
 
 def test_a_finished_run_can_go_on(tmp_path):

@@ -38,8 +38,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         max_steps, learning_rate, weight_decay: of AdamW.
-        min_cluster_size: a new cluster is cut off only where so many points stay on both sides; "auto" is a fifth of
-            an average cluster, n / (5 n_clusters), or less where ``n_clusters`` cannot be reached with it.
+        min_cluster_size: a new cluster is cut off only where so many points stay on both sides; "auto" is a third of
+            an average cluster, n / (3 n_clusters), or less where ``n_clusters`` cannot be reached with it.
         reachability: None, or a number of neighbours for robust linkage of the embeddings; see
             :class:`SpanningForestClustering`.
         validation_fraction: share of the labelled points that is held out of training, to measure it.
@@ -69,8 +69,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     """
 
     def __init__(
-        self, n_clusters: int = 8, *, backbone: Any = "mlp", embedding_dim: int = 16, epsilon: float = 0.3,
-        n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256, labelled_fraction: float = 0.5,
+        self, n_clusters: int = 8, *, backbone: Any = "mlp", embedding_dim: int = 16, epsilon: float = 0.5,
+        n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256, labelled_fraction: float = 0.2,
         max_steps: int = 300, learning_rate: float = 1e-3, weight_decay: float = 0.0,
         min_cluster_size: int | str = "auto", reachability: int | None = None, validation_fraction: float = 0.0,
         patience: int | None = None, device: str = "auto", progress: bool = False,
@@ -174,7 +174,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             k, min_cluster_size=1 if guard == "auto" else guard, reachability=self.reachability
         ).fit(embedding, constraints=known)
         if guard == "auto":
-            tree, size = clustering.hierarchy_, max(1, len(embedding) // (5 * k))
+            tree, size = clustering.hierarchy_, max(1, len(embedding) // (3 * k))
             while size > 1 and tree.feasible_clusters(size)[1] < k:
                 size //= 2
             clustering.min_cluster_size = clustering.min_cluster_size_ = size

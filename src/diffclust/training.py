@@ -85,14 +85,14 @@ class TrainingConfig:
     embedding_dim: int = 16
     scaling: str = "auto"
     augment: str | None = None
-    epsilon: float = 0.3
+    epsilon: float = 0.5
     n_draws: int = 10
     noise: str = "normal"
     similarity: Any = "sqeuclidean"
     must_link_first: bool = False
     n_neighbors: int | None = None
     batch_size: int = 256
-    labelled_fraction: float = 0.5
+    labelled_fraction: float = 0.2
     max_steps: int = 300
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
