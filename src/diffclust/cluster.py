@@ -21,14 +21,12 @@ from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
 from diffclust.problems import check_constraints
 from diffclust.similarity import cosine_similarities, mutual_reachability
-from diffclust.stability import choose_n_clusters, default_guard, soft_memberships
+from diffclust.stability import DENSE_POINTS, choose_n_clusters, default_guard, memberships_of_points, soft_memberships
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
 
 __all__ = ["ForestEmbedding", "SpanningForestClustering"]
-
-DENSE_POINTS = 4096  # up to which an n x n matrix may be made
 
 
 def __getattr__(name: str) -> Any:
@@ -158,7 +156,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, reset=False)
         if self.metric == "precomputed":
             return X.argmin(1) if _are_distances(self._points) else X.argmax(1)
-        return _nearest_points(self._points, X, self.metric)
+        return nearest_points(self._points, X, self.metric)
 
     def soft_predict(
         self, X: Any = None, *, epsilon: float = 0.1, n_draws: int = 50, random_state: Any = 0
@@ -172,22 +170,19 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             X: new points; None for the fitted ones.
         """
         check_is_fitted(self)
-        random = check_random_state(random_state)
-        n, points = len(self.labels_), self._points
-        options: dict[str, Any] = {"epsilon": epsilon, "n_draws": n_draws, "seed": int(random.randint(2**31 - 1))}
-        if self.metric == "precomputed" or n <= DENSE_POINTS:
-            shares = soft_memberships(
-                self._similarity(points), self.labels_, min_cluster_size=self.min_cluster_size_,
-                constraints=self._constraints, **options,
-            )  # fmt: skip
+        options: dict[str, Any] = {
+            "n_clusters": self.n_clusters_, "min_cluster_size": self.min_cluster_size_,
+            "constraints": self._constraints, "epsilon": epsilon, "n_draws": n_draws,
+            "seed": int(check_random_state(random_state).randint(2**31 - 1)),
+        }  # fmt: skip
+        if self.metric == "precomputed":
+            shares = soft_memberships(self._similarity(self._points), self.labels_, **options)
         else:
-            chosen = np.sort(random.choice(n, DENSE_POINTS, replace=False))
-            shares = soft_memberships(
-                self._similarity(points[chosen]), self.labels_[chosen], n_clusters=self.n_clusters_,
-                min_cluster_size=max(1, self.min_cluster_size_ * DENSE_POINTS // n),
-                constraints=None if self._constraints is None else self._constraints.restrict(chosen), **options,
-            )[_nearest_points(points[chosen], points, self.metric)]  # fmt: skip
+            shares = memberships_of_points(self._points, self.labels_, self._similarity, self._nearest_of, **options)
         return shares if X is None else shares[self._nearest(X)]
+
+    def _nearest_of(self, fitted: NDArray[Any], X: NDArray[Any]) -> NDArray[np.intp]:
+        return nearest_points(fitted, X, self.metric)
 
 
 def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:
@@ -202,7 +197,7 @@ def _are_distances(matrix: NDArray[Any]) -> bool:
     return bool((matrix >= 0).all() and (np.diagonal(matrix) == 0).all())
 
 
-def _nearest_points(fitted: NDArray[Any], X: NDArray[Any], metric: str) -> NDArray[np.intp]:
+def nearest_points(fitted: NDArray[Any], X: NDArray[Any], metric: str) -> NDArray[np.intp]:
     """For each row of X the number of the fitted point nearest to it."""
     search = NearestNeighbors(n_neighbors=1, metric="euclidean" if metric == "sqeuclidean" else metric).fit(fitted)
     return search.kneighbors(X, return_distance=False)[:, 0]

@@ -153,6 +153,16 @@ class Constraints:
         where = namespace_of(labels).where
         return where(identity_mask(self.n_points, labels), 1.0, where(known, where(same, 1.0, 0.0), float("nan")))
 
+    @classmethod
+    def from_groups(cls, group: NDArray[np.int64], apart: NDArray[np.bool_]) -> Constraints:
+        """The inverse of :meth:`groups`: the label form where all groups are apart."""
+        if (apart | np.eye(len(apart), dtype=bool)).all():
+            return cls(labels=group)
+        known = (group >= 0)[:, None] & (group >= 0)[None, :]
+        same = known & (group[:, None] == group[None, :]) | np.eye(len(group), dtype=bool)
+        different = known & apart[group][:, group]
+        return cls(relation=np.where(same, SAME, np.where(different, DIFFERENT, UNKNOWN)).astype(np.int8))
+
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Of one problem: for each point the number of its must-link group, -1 where nothing is known of it; and for
         each pair of groups whether they must stay apart.
@@ -224,16 +234,51 @@ def _check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: i
     return array.astype(np.intp)
 
 
-def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int8]:
-    """The transitively closed relation, or a ValueError that explains the contradiction."""
+def join_knowledge(
+    labels: NDArray[np.int64],
+    must_link: Iterable[tuple[int, int]] | None = (),
+    cannot_link: Iterable[tuple[int, int]] | None = (),
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """:meth:`Constraints.groups` of labels (n,) and pairs together, without a matrix of all points.
+
+    Contradictions are a ValueError that names the chain, same labels among its must-links.
+    """
+    n = len(labels)
+    must, cannot = _check_pairs("must_link", must_link, n), _check_pairs("cannot_link", cannot_link, n)
+    names, first = np.unique(labels[labels >= 0], return_index=True)
+    first = np.flatnonzero(labels >= 0)[first]  # a point of each class
+    rows = np.flatnonzero(labels >= 0)
+    star = np.stack([first[np.searchsorted(names, labels[rows])], rows], axis=1)
+    classes = np.stack([side.ravel() for side in np.meshgrid(first, first)], axis=1)
+    must = np.concatenate([must, star[star[:, 0] != star[:, 1]]])
+    cannot = np.concatenate([cannot, classes[classes[:, 0] < classes[:, 1]]])
+    component = _components(n, must, cannot)
+    involved = np.zeros(n, bool)
+    involved[np.concatenate([must.ravel(), cannot.ravel(), rows])] = True
+    group = np.full(n, -1, np.int64)
+    numbers, group[involved] = np.unique(component[involved], return_inverse=True)
+    apart = np.zeros((len(numbers),) * 2, bool)
+    apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
+    return group, apart | apart.T
+
+
+def _components(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int32]:
+    """The must-link component of each point, or a ValueError that explains the contradiction."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     graph = coo_array((np.ones(len(must), np.int8), (must[:, 0], must[:, 1])), shape=(n, n))
-    _, group = connected_components(graph, directed=False)
-    for i, j in cannot:
-        if group[i] == group[j]:
-            raise ValueError(_explain_contradiction(int(i), int(j), must))
+    _, component = connected_components(graph, directed=False)
+    clash = np.flatnonzero(component[cannot[:, 0]] == component[cannot[:, 1]])
+    if len(clash):
+        i, j = cannot[clash[0]]
+        raise ValueError(_explain_contradiction(int(i), int(j), must))
+    return component
+
+
+def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int8]:
+    """The transitively closed relation, or a ValueError that explains the contradiction."""
+    group = _components(n, must, cannot)
     apart = np.zeros((group.max() + 1,) * 2, bool)
     apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
     apart |= apart.T

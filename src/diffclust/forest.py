@@ -228,15 +228,18 @@ class Hierarchy:
         >>> [h.constrained(Constraints.from_labels([0, 1, -1, 0])).labels(k).tolist() for k in (2, 3)]
         [[0, 1, 1, 0], [0, 1, 2, 0]]
         """
+        known = check_constraints(constraints, self.n_points, ())
+        if known is None:
+            raise TypeError("constraints must be a Constraints object, got None.")
+        return self.joined(*known.groups())
+
+    def joined(self, group: NDArray[np.int64], apart: NDArray[np.bool_]) -> Hierarchy:
+        """:meth:`constrained` by :meth:`Constraints.groups`, for which no matrix of all points is needed."""
         from diffclust.solvers.tree import constrain
 
         if self.n_fixed:
             raise ValueError("This hierarchy is constrained already. Join the constraints and start from the free one.")
-        known = check_constraints(constraints, self.n_points, ())
-        if known is None:
-            raise TypeError("constraints must be a Constraints object, got None.")
-        group, apart = known.groups()
-        kept = constrain(self.edges, group, apart)
+        kept = constrain(self.edges, group, apart.copy())
         # A star for each group, from its first point.
         _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
         centre = first[inverse]

@@ -48,6 +48,7 @@ from diffclust.similarity import mutual_reachability
 
 AUGMENTATIONS = ("shift", "shift-flip")
 SCHEDULES = ("constant", "cosine")
+OBJECTIVES = ("forest", "cross-entropy")
 MONITORS = {"val_loss": "min", "val_error": "min", "val_ari": "max"}
 LAST = "last.ckpt"
 
@@ -62,6 +63,7 @@ class TrainingConfig:
 
     Attributes:
         n_clusters: k. Above the number of labelled classes it makes room for clusters of classes never labelled.
+        objective: "forest", or "cross-entropy" of a linear layer on the embedding, the baseline.
         backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
         augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored), or None.
@@ -81,6 +83,7 @@ class TrainingConfig:
     """
 
     n_clusters: int
+    objective: str = "forest"
     backbone: Any = "mlp"
     embedding_dim: int = 16
     scaling: str = "auto"
@@ -123,6 +126,7 @@ class TrainingConfig:
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
         _check(self, "validation_fraction", 0 <= self.validation_fraction < 1, "at least 0 and below 1")
         _check(self, "augment", self.augment in (None, *AUGMENTATIONS), f"None or one of {AUGMENTATIONS}")
+        _check(self, "objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         _check(self, "schedule", self.schedule in SCHEDULES, f"one of {SCHEDULES}")
         _check(self, "monitor", self.monitor in MONITORS, f"one of {tuple(MONITORS)}")
 
@@ -197,8 +201,12 @@ class ForestData(pl.LightningDataModule):
     A batch is (rows of x, what is known about them).
     """
 
-    def __init__(self, config: TrainingConfig, x: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None):
+    def __init__(
+        self, config: TrainingConfig, x: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None,
+        apart: NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.apart = apart
         self.config = config
         known = np.flatnonzero(labels.numpy() >= 0)
         if len(known) == 0:
@@ -247,12 +255,14 @@ class ForestData(pl.LightningDataModule):
         name, rows = batch
         x, labels = self.sets[name]
         x, labels = self.sets[name] = x.to(rows.device), labels.to(rows.device)  # moves once
-        return x[rows], known_of(labels, rows)
+        return x[rows], known_of(labels[rows], self.apart)
 
 
-def known_of(labels: Tensor, rows: Tensor) -> Constraints:
+def known_of(labels: Tensor, apart: NDArray[np.bool_] | None) -> Constraints:
     """What is known about the rows of a batch: the one place where knowledge enters training."""
-    return Constraints.from_labels(labels[rows])
+    if apart is None:
+        return Constraints.from_labels(labels)
+    return Constraints.from_groups(to_numpy(labels), apart)
 
 
 class _Steps(IterableDataset):
@@ -294,6 +304,18 @@ def _reachability(similarity: Callable[[Tensor], Tensor], n_neighbors: int, embe
     return mutual_reachability(similarity(embeddings), min(n_neighbors, embeddings.shape[-2] - 1))
 
 
+class CrossEntropy(modules.PartialFenchelYoungLoss):
+    """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
+
+    def __init__(self, n_clusters: int, **options: Any) -> None:
+        super().__init__(n_clusters, **options)
+        self.logits = nn.LazyLinear(n_clusters)
+
+    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        classes = self._constraints(embeddings, labels).labels
+        return nn.functional.cross_entropy(self.logits(embeddings), classes, ignore_index=-1)
+
+
 class ForestModule(pl.LightningModule):
     """Input scaling, backbone and loss. ``module(x)`` gives the embeddings of a tensor of rows.
 
@@ -320,7 +342,8 @@ class ForestModule(pl.LightningModule):
             similarity = functools.partial(
                 _reachability, modules.SIMILARITIES.get(similarity, similarity), config.n_neighbors
             )
-        self.loss = modules.PartialFenchelYoungLoss(
+        kind = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
+        self.loss = kind(
             config.n_clusters, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
             similarity=similarity, must_link_first=config.must_link_first, seed=config.seed,
         )  # fmt: skip
@@ -362,7 +385,7 @@ class ForestModule(pl.LightningModule):
         x, known = batch
         embeddings = self(x)
         forest = spanning_forest(self.loss.similarities(embeddings), min(self.config.n_clusters, len(x)))
-        labels = to_numpy(known.labels)
+        labels = to_numpy(known.labels) if known.relation is None else known.groups()[0]
         scores = clustering_scores(labels[labels >= 0], to_numpy(forest.labels)[labels >= 0])
         values = {"val_loss": self.loss(embeddings, known), "val_error": scores["error"], "val_ari": scores["ari"]}
         self.log_dict(values, on_epoch=True, prog_bar=True, batch_size=1)
@@ -406,14 +429,16 @@ class ForestModule(pl.LightningModule):
 
 def fit(
     config: TrainingConfig, x: Any, y: Any, *, validation: tuple[Any, Any] | None = None,
-    folder: str | Path | None = None, resume: str | Path | None = None, callbacks: Sequence[Callback] = (),
-    progress: bool = True, logger: Any = None,
+    apart: NDArray[np.bool_] | None = None, folder: str | Path | None = None, resume: str | Path | None = None,
+    callbacks: Sequence[Callback] = (), progress: bool = True, logger: Any = None,
 ) -> ForestModule:  # fmt: skip
     """Trains a network so that the forest of its embeddings agrees with the labels.
 
     Args:
         x: features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C); bytes stay bytes in memory.
         y: integer labels (n,), -1 where unknown.
+        apart: (classes, classes), which classes are known to be apart; None is all. Pairs that belong together or apart
+            come in this form, see :func:`diffclust.constraints.join_knowledge`.
         validation: rows and labels to validate on, in batches of ``config.batch_size``, in place of a share of y.
         folder: where ``last.ckpt``, ``best.ckpt`` (with validation) and the log go; None writes nothing.
         resume: a checkpoint to go on from, with the same config and data; ``config.max_steps`` may have grown.
@@ -438,7 +463,7 @@ def fit(
         held_out = as_rows(validation[0])
         validation = held_out, as_labels(validation[1], len(held_out))
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.max_steps))
-    data = ForestData(config, rows, labels, validation)
+    data = ForestData(config, rows, labels, validation, apart)
     if config.patience is not None and not data.validation_rows:
         raise ValueError(
             f"patience={config.patience} needs something to validate on: validation_fraction above 0 (so that at "
@@ -471,6 +496,14 @@ def fit(
             module.load_state_dict(weights, strict=False)
     module.trainer = None  # so that the module pickles
     return module.cpu().eval()
+
+
+def classify(module: ForestModule, x: Any) -> NDArray[np.int64]:
+    """The classes of rows by the linear layer of a module trained with cross-entropy."""
+    if not isinstance(module.loss, CrossEntropy):
+        raise ValueError(f"classify needs objective='cross-entropy', got {module.config.objective!r}.")
+    with torch.no_grad():
+        return to_numpy(module.loss.logits(torch.from_numpy(embed(module, x))).argmax(1))
 
 
 def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import diffclust
+from diffclust.files import write_whole
 from diffclust.report.data import ReportData
 from diffclust.report.payload import make_payload
 
@@ -21,7 +22,7 @@ def write_report(data: ReportData, path: str | os.PathLike[str]) -> None:
 
     The file needs nothing else: it opens without a network.
     """
-    _write_atomically(Path(path), render(data))
+    write_whole(Path(path), render(data))
 
 
 def render(data: ReportData) -> str:
@@ -48,16 +49,3 @@ def render(data: ReportData) -> str:
 def _script_safe(text: str) -> str:
     """JSON that cannot end the <script> it stands in, whatever the names in it are."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Under a temporary name in the same folder first, so that the final name never shows half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

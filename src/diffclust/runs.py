@@ -1,0 +1,377 @@
+"""A run: a table and some knowledge in; a folder with a trained embedding, clusters, scores and a report out.
+
+    run = load_run("folder")
+    run.embeddings, run.clusters, run.metrics, run.hierarchy.labels(12)
+    run.cluster(new_rows)
+
+The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training), ``embeddings.npy``,
+``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import diffclust
+from diffclust import training
+from diffclust.cluster import nearest_points
+from diffclust.constraints import Constraints, join_knowledge
+from diffclust.files import write_whole
+from diffclust.forest import Hierarchy
+from diffclust.metrics import clustering_scores
+from diffclust.similarity import negative_squared_distances
+from diffclust.stability import DENSE_POINTS, choose_n_clusters, memberships_of_points
+from diffclust.tables import Table
+
+SETTINGS = "settings.json"
+BASELINE_ROWS = 5000  # methods on the raw data see at most so many rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What training and clustering are told, and what is kept for scoring.
+
+    Attributes:
+        known: (n,) classes that are given, -1 elsewhere.
+        group, apart: these and the pairs together, see :func:`diffclust.constraints.join_knowledge`.
+        truth: (n,) classes to score by, -1 where there are none: all of them in a demonstration, else those held out.
+    """
+
+    known: NDArray[np.int64]
+    group: NDArray[np.int64]
+    apart: NDArray[np.bool_]
+    truth: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, table: Table, must_link: Iterable[tuple[int, int]], cannot_link: Iterable[tuple[int, int]],
+        truth: NDArray[np.int64] | None, holdout: float, seed: int,
+    ) -> Knowledge:  # fmt: skip
+        known, held_out = table.labels.copy(), np.full(len(table), -1, np.int64)
+        if truth is None and holdout > 0:
+            rng = np.random.default_rng(seed)
+            for label in np.unique(known[known >= 0]):
+                rows = np.flatnonzero(known == label)
+                rows = rng.choice(rows, int(holdout * len(rows)), replace=False)
+                held_out[rows], known[rows] = label, -1
+        group, apart = join_knowledge(known, must_link, cannot_link)
+        if (group < 0).all():
+            raise ValueError("Nothing is known: give --labels with some labels, or --must-link and --cannot-link pairs.")
+        return cls(known, group, apart, held_out if truth is None else np.where(known >= 0, -1, truth))
+
+    @property
+    def is_of_labels(self) -> bool:
+        return bool((self.apart | np.eye(len(self.apart), dtype=bool)).all())
+
+    def feasible(self) -> tuple[int, int]:
+        """Smallest and largest number of clusters."""
+        n_groups = len(self.apart)
+        lowest = n_groups if self.is_of_labels else Constraints.from_groups(np.arange(n_groups), self.apart).min_clusters
+        return max(1, int(lowest)), int((self.group < 0).sum()) + n_groups
+
+
+def fit_run(
+    table: Table, config: training.TrainingConfig, folder: Path, *, n_clusters: int | None,
+    must_link: Iterable[tuple[int, int]] = (), cannot_link: Iterable[tuple[int, int]] = (),
+    truth: NDArray[np.int64] | None = None, holdout: float = 0.0, min_cluster_size: int | None = None,
+    resume: bool = False, progress: bool = True, title: str = "diffclust", say: Callable[[str], None] = print,
+) -> Run:  # fmt: skip
+    """Train on a table, cluster all of its rows, score and report; returns what :func:`load_run` does.
+
+    Args:
+        n_clusters: None chooses it from the trained embedding; training then has room for the known groups.
+        truth: classes of all rows, where they are known for scoring only.
+        holdout: share of the labels of each class that is kept for scoring, where there is no ``truth``.
+        resume: go on where the folder's run was interrupted; its settings must be the same.
+    """
+    started = time.perf_counter()
+    knowledge = Knowledge.of(table, must_link, cannot_link, truth, holdout, config.seed)
+    lowest, highest = knowledge.feasible()
+    if n_clusters is not None and not lowest <= n_clusters <= highest:
+        raise ValueError(
+            f"--clusters {n_clusters} is outside what the known labels and pairs allow, {lowest} to {highest}."
+        )
+    config = dataclasses.replace(config, n_clusters=lowest if n_clusters is None else n_clusters)
+    settings = {
+        "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
+        "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge), "source": table.source,
+        "class_names": table.class_names,
+    }  # fmt: skip
+    checkpoint = _prepare_folder(folder, settings, resume)
+    module = training.fit(
+        config, table.features, knowledge.group, apart=None if knowledge.is_of_labels else knowledge.apart,
+        folder=folder, resume=checkpoint, progress=progress,
+    )  # fmt: skip
+    trained = time.perf_counter()
+    say("Embedding and clustering all rows ...")
+    embeddings = training.embed(module, table.features)
+    hierarchy = Hierarchy.from_points(embeddings).joined(knowledge.group, knowledge.apart)
+    k, guard = _cut(hierarchy, embeddings, n_clusters, min_cluster_size, knowledge)
+    clusters = hierarchy.labels(k, guard)
+    confidence = _confidence(embeddings, clusters, k, guard, knowledge, config.seed)
+    names = name_clusters(clusters, knowledge.known, table.class_names)
+    say("Scoring other methods on the same rows and labels ...")
+    scores = score_methods(table, config, knowledge, k, clusters)
+    metrics = {
+        "n_rows": len(table), "n_clusters": k, "min_cluster_size": guard, "scores": scores,
+        "scored_rows": int((knowledge.truth >= 0).sum()), "labelled_rows": int((knowledge.known >= 0).sum()),
+        "confidence": float(confidence.mean()), "training_seconds": round(trained - started, 2),
+    }  # fmt: skip
+
+    write_whole(folder / "embeddings.npy", lambda file: np.save(file, embeddings))
+    write_whole(
+        folder / "hierarchy.npz",
+        lambda file: np.savez(
+            file, n_points=hierarchy.n_points, edges=hierarchy.edges, weights=hierarchy.weights,
+            n_fixed=hierarchy.n_fixed,
+        ),
+    )  # fmt: skip
+    write_whole(folder / "clusters.csv", _clusters_csv(clusters, names, confidence, knowledge.known, table.class_names))
+    write_whole(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    say("Drawing the report ...")
+    _write_report(
+        folder, title, table, module, knowledge, truth, embeddings, hierarchy, k, guard, clusters, confidence, scores,
+        time.perf_counter() - started,
+    )  # fmt: skip
+    return load_run(folder)
+
+
+def _fingerprint(table: Table, knowledge: Knowledge) -> str:
+    """Of the data and all that is known of it: a run goes on with the same only."""
+    digest = hashlib.sha256(repr((table.features.shape, str(table.features.dtype))).encode())
+    for array in (table.features, knowledge.group, knowledge.apart):
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> Path | None:
+    """The checkpoint to go on from, if any. The folder is made, and what is asked for is written down."""
+    path = folder / SETTINGS
+    if path.exists():
+        if not resume:
+            raise ValueError(f"{folder} has a run already. Go on with it by --resume, or choose another --out.")
+        before = json.loads(path.read_text("utf-8"))
+        for name in ("data", "config", "clusters", "holdout"):
+            if before[name] != settings[name]:
+                raise ValueError(f"--resume: {folder} was started with {_difference(name, before[name], settings[name])}.")
+    elif resume:
+        raise ValueError(f"--resume: {folder} has no run to go on with.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(settings, indent=2) + "\n")
+    last = folder / training.LAST
+    return last if last.exists() else None
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if name == "data":
+        return "other data, labels or pairs"
+    if isinstance(before, dict):
+        changed = next(key for key in now if before.get(key) != now[key])
+        return f"{changed}={before.get(changed)!r}, now it is {now[changed]!r}"
+    return f"{name}={before!r}, now it is {now!r}"
+
+
+def _cut(
+    hierarchy: Hierarchy, embeddings: NDArray[np.float32], n_clusters: int | None, min_cluster_size: int | None,
+    knowledge: Knowledge,
+) -> tuple[int, int]:  # fmt: skip
+    """Number of clusters and size guard: a third of an average cluster, or less where k cannot be reached with it."""
+    n = hierarchy.n_points
+    if n_clusters is None:
+        free = Hierarchy.from_points(embeddings)
+        known = knowledge.known if (knowledge.known >= 0).any() else None
+        found = choose_n_clusters(free, "gap" if known is None else "labels", labels=known)
+        n_clusters = max(found.n_clusters, hierarchy.feasible_clusters()[0])
+    guard = max(1, n // (3 * n_clusters)) if min_cluster_size is None else min_cluster_size
+    while min_cluster_size is None and guard > 1 and hierarchy.feasible_clusters(guard)[1] < n_clusters:
+        guard //= 2
+    return n_clusters, guard
+
+
+def _confidence(
+    embeddings: NDArray[np.float32], clusters: NDArray[np.int32], k: int, guard: int, knowledge: Knowledge, seed: int
+) -> NDArray[np.float64]:
+    """How often, over perturbed forests, a row is with its cluster."""
+    points = embeddings.astype(np.float64)
+    constraints = None
+    if knowledge.is_of_labels or len(points) <= DENSE_POINTS:
+        constraints = Constraints.from_groups(knowledge.group, knowledge.apart)
+    shares = memberships_of_points(
+        points, clusters, negative_squared_distances, functools.partial(nearest_points, metric="euclidean"),
+        n_clusters=k, min_cluster_size=guard, constraints=constraints, seed=seed, n_draws=30,
+    )  # fmt: skip
+    return shares[np.arange(len(points)), clusters]
+
+
+def name_clusters(clusters: NDArray[np.int32], known: NDArray[np.int64], class_names: list[str]) -> list[str]:
+    """The class that a cluster holds, or "new 1", "new 2", ..."""
+    names: list[str] = [""] * (int(clusters.max()) + 1)
+    for row in np.flatnonzero(known >= 0):
+        names[clusters[row]] = class_names[known[row]]
+    fresh = iter(range(1, len(names) + 1))
+    return [name or f"new {next(fresh)}" for name in names]
+
+
+def _clusters_csv(
+    clusters: NDArray[np.int32], names: list[str], confidence: NDArray[np.float64], known: NDArray[np.int64],
+    class_names: list[str],
+) -> str:  # fmt: skip
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "cluster", "name", "confidence", "label"])
+    for row, (cluster, sure, label) in enumerate(zip(clusters, confidence, known, strict=True)):
+        writer.writerow([row, cluster, names[cluster], f"{sure:.4f}", class_names[label] if label >= 0 else ""])
+    return text.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Other methods
+
+
+def score_methods(
+    table: Table, config: training.TrainingConfig, knowledge: Knowledge, k: int, clusters: NDArray[np.int32]
+) -> list[dict[str, Any]]:
+    """Scores of ours and of simple methods, on rows with a truth that nobody was told."""
+    scored = np.flatnonzero(knowledge.truth >= 0)
+    if len(scored) == 0:
+        return []
+    from sklearn.cluster import KMeans
+
+    rows = scored
+    if len(scored) > BASELINE_ROWS:
+        rows = np.sort(np.random.default_rng(config.seed).choice(scored, BASELINE_ROWS, replace=False))
+    raw = table.features[rows].reshape(len(rows), -1).astype(np.float64)
+    if not training.is_image(table.features.shape[1:]):
+        raw = (raw - raw.mean(0)) / np.where(raw.std(0) > 0, raw.std(0), 1.0)
+    few = "" if len(rows) == len(scored) else f" ({len(rows)} rows)"
+    k_raw = min(k, len(rows))
+    kmeans = functools.partial(KMeans, n_init=10, random_state=config.seed)
+    found = {
+        "diffclust": (scored, clusters[scored]),
+        f"k-means on raw data{few}": (rows, kmeans(k_raw).fit_predict(raw)),
+        f"single linkage on raw data{few}": (rows, Hierarchy.from_points(raw).labels(k_raw)),
+    }
+    if (knowledge.known >= 0).any():
+        baseline = training.fit(
+            dataclasses.replace(config, objective="cross-entropy", n_clusters=len(table.class_names), patience=None),
+            table.features, knowledge.known, progress=False,
+        )  # fmt: skip
+        found["cross-entropy, same labels"] = scored, training.classify(baseline, table.features[scored])
+        embedded = training.embed(baseline, table.features[rows])
+        found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(k_raw).fit_predict(embedded)
+    return [
+        {"method": method, "ours": method == "diffclust", **clustering_scores(knowledge.truth[of], labels)}
+        for method, (of, labels) in found.items()
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The report, and a finished run
+
+
+def _write_report(
+    folder: Path, title: str, table: Table, module: training.ForestModule, knowledge: Knowledge,
+    truth: NDArray[np.int64] | None, embeddings: NDArray[np.float32], hierarchy: Hierarchy, k: int, guard: int,
+    clusters: NDArray[np.int32], confidence: NDArray[np.float64], scores: list[dict[str, Any]], seconds: float,
+) -> None:  # fmt: skip
+    import torch
+
+    from diffclust.report import ReportData, write_report
+
+    curves = {"loss": [(step, float(value)) for step, value in enumerate(module.loss_curve)]}
+    for name in ("val_loss", "val_error", "val_ari"):
+        points = [(int(each["step"]), float(each[name])) for each in module.validations]
+        if points:
+            curves[name.replace("val_", "validation ")] = points
+    config = module.config
+    facts = {
+        "rows": f"{len(table):,}", "backbone": str(config.backbone), "steps": str(len(module.loss_curve)),
+        "batch": str(config.batch_size), "draws": str(config.n_draws), "epsilon": str(config.epsilon),
+        "seed": str(config.seed), "time": f"{seconds:.0f} s", "diffclust": diffclust.__version__,
+        "torch": torch.__version__,
+    }  # fmt: skip
+    write_report(
+        ReportData(
+            title=title, raw=table.features, embeddings=embeddings, hierarchy=hierarchy, n_clusters=k,
+            min_cluster_size=guard, clusters=clusters, confidence=confidence, known=knowledge.known, truth=truth,
+            class_names=table.class_names, curves=curves, scores=scores, facts=facts, row_names=None,
+            folder=str(folder),
+            how_to_load=(
+                "import diffclust as dc\n\n"
+                f"run = dc.load_run({str(folder)!r})\n"
+                "run.embeddings, run.clusters, run.metrics\n"
+                "run.hierarchy.labels(12)     # any other number of clusters\n"
+                "run.cluster(new_rows)        # places new rows"
+            ),
+        ),
+        folder / "report.html",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run, see :func:`load_run`.
+
+    Attributes:
+        clusters: (n,) cluster of each row; ``names`` are the clusters' names, ``confidence`` how sure each row's is.
+        hierarchy: of the embeddings, under what was known: ``hierarchy.labels(k, min_cluster_size)`` for other k.
+    """
+
+    folder: Path
+    module: training.ForestModule
+    embeddings: NDArray[np.float32]
+    clusters: NDArray[np.int64]
+    names: list[str]
+    confidence: NDArray[np.float64]
+    hierarchy: Hierarchy
+    metrics: dict[str, Any]
+    settings: dict[str, Any]
+
+    def cluster(self, x: Any) -> NDArray[np.int64]:
+        """The clusters of new rows: each joins the row whose embedding is nearest."""
+        return self.clusters[self._nearest(x)]
+
+    def _nearest(self, x: Any) -> NDArray[np.intp]:
+        return nearest_points(self.embeddings, training.embed(self.module, x), "euclidean")
+
+    def place(self, x: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The clusters of new rows, and the confidence of the row that each joins."""
+        nearest = self._nearest(x)
+        return self.clusters[nearest], self.confidence[nearest]
+
+
+def load_run(folder: str | Path, backbone: Any = None) -> Run:
+    """All of a run's folder; ``folder`` may also be the checkpoint in it.
+
+    Args:
+        backbone: needed again where the run was given a module instead of a name.
+    """
+    folder = Path(folder)
+    folder = folder.parent if folder.is_file() else folder
+    missing = [name for name in (SETTINGS, training.LAST, "clusters.csv") if not (folder / name).exists()]
+    if missing:
+        raise ValueError(f"{folder} is not the folder of a finished run: {missing[0]} is missing.")
+    with (folder / "clusters.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with np.load(folder / "hierarchy.npz") as saved:
+        hierarchy = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
+    clusters = np.array([int(row["cluster"]) for row in rows])
+    names = dict(sorted((int(row["cluster"]), row["name"]) for row in rows))
+    return Run(
+        folder, training.load(folder / training.LAST, backbone), np.load(folder / "embeddings.npy"), clusters,
+        list(names.values()), np.array([float(row["confidence"]) for row in rows]), hierarchy,
+        json.loads((folder / "metrics.json").read_text("utf-8")),
+        json.loads((folder / SETTINGS).read_text("utf-8")),
+    )  # fmt: skip
