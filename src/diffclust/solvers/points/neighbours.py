@@ -28,9 +28,8 @@ from diffclust.solvers.tree import find
 FEW = 10_000  # points up to which scikit-learn finds the neighbours, exactly
 PROBED = 16  # lists of the inverted file that are searched
 BATCH = 16_384  # points whose neighbours are searched at once
-ASKED = 10_000  # points that are asked in a round of joining, spread over the pieces
-SURROUNDINGS = 8 * WIDTH  # places before and after an endpoint that are asked, too
-REFINEMENTS = 2
+ASKED = 4_000  # points that are asked in a round of joining, spread over the pieces
+SURROUNDINGS = 2 * WIDTH  # places before and after an endpoint that are asked, too
 
 
 @jit
@@ -115,7 +114,7 @@ def _neighbours(points: NDArray[np.float64], kind: int, n_neighbors: int, report
         raise ImportError(
             f"n_neighbors with more than {FEW} points needs faiss: pip install 'diffclust[neighbors]'."
         ) from error
-    n_lists = int(4 * np.sqrt(n))
+    n_lists = int(min(4 * np.sqrt(n), n / 40))  # faiss wants 39 points for each
     index = faiss.index_factory(d, f"IVF{n_lists},Flat", (faiss.METRIC_L2, faiss.METRIC_L1, faiss.METRIC_Linf)[kind])
     single = (points - points.mean(0)).astype(np.float32)  # centred: float32 keeps more of the differences
     index.cp.max_points_per_centroid = 64
@@ -182,7 +181,7 @@ def _join_pieces(
         best, best_code = np.full(n_components, FAR), np.full(n_components, NO_EDGE)
         asked, sampled = _to_ask(component, n_components, spared)
         improve(tree, kind, component, asked, best, best_code)
-        for _ in range(REFINEMENTS if sampled.any() else 0):
+        if sampled.any():
             around = _surroundings(tree, component, places, best_code, sampled)
             improve(tree, kind, component, around, best, best_code)
         certain = best_code != NO_EDGE
