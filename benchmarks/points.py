@@ -6,8 +6,8 @@
     python benchmarks/points.py --task graph --points 1000000       # time and memory of the neighbour graph
     python benchmarks/points.py --task loss --points 20000 100000   # what the neighbour graph loses
 
-Times are the best of a few runs, in turn, because other work on the machine only ever adds. Memory is what a process of
-its own needs at its peak beyond what it had with the points loaded and the code compiled.
+Times are the best of a few runs, in turn, because other work on the machine only ever adds. Memory is the
+peak of a process of its own in all: Python, libraries, compiler, making the points, and the tree.
 """
 
 import argparse
@@ -127,9 +127,8 @@ def measure(data: str, n: int, d: int, options: dict, results: multiprocessing.Q
     x = make_points(data, n, d).astype(np.float32)
     few = 20_000 if "n_neighbors" in options else 2_000
     dc.Hierarchy.from_points(x[:few], **options)  # compile
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     took = seconds(lambda: dc.Hierarchy.from_points(x, progress=True, **options))
-    results.put((took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20))
+    results.put((took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 
 
 def scale(arguments: argparse.Namespace) -> list[dict]:

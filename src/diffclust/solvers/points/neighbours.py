@@ -28,7 +28,7 @@ from diffclust.solvers.tree import find
 FEW = 10_000  # points up to which scikit-learn finds the neighbours, exactly
 PROBED = 16  # lists of the inverted file that are searched
 BATCH = 16_384  # points whose neighbours are searched at once
-ASKED = 4_000  # points that are asked in a round of joining, spread over the pieces
+PAIRS = 4_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
 SURROUNDINGS = 2 * WIDTH  # places before and after an endpoint that are asked, too
 
 
@@ -145,15 +145,15 @@ def _forest(
 
 
 def _to_ask(component: NDArray[np.int32], n_components: int, spared: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Places to ask, in order, and which components they are only a sample of; the places of no point are -1."""
+    """Places to ask, one component after the other, and which components they are only a sample of."""
     sizes = np.bincount(component[component >= 0], minlength=n_components)
-    share = max(ASKED // n_components, WIDTH)
+    share = max(PAIRS // (sizes.sum() * n_components), WIDTH)
     step = -(-sizes // share)
     by_component = np.argsort(component, kind="stable")[len(component) - sizes.sum() :]
     number = np.arange(len(by_component)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     own = component[by_component]
     asked = by_component[(number % step[own] == 0) & (own != spared)]
-    return np.sort(asked).astype(np.int32), step > 1
+    return asked.astype(np.int32), step > 1
 
 
 def _join_pieces(
