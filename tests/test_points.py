@@ -256,7 +256,7 @@ def test_separated_blobs_become_one_tree(metric):
 
 
 def test_pieces_too_large_to_ask_every_point(monkeypatch):
-    monkeypatch.setattr(neighbours, "ASKED", 40)
+    monkeypatch.setattr(neighbours, "PAIRS", 160_000)
     rng = np.random.default_rng(1)
     x = rng.normal(size=(4000, 2)) + np.repeat([[0, 0], [40, 0], [0, 60], [90, 90]], 1000, axis=0)
     exact, approximate = Hierarchy.from_points(x), Hierarchy.from_points(x, n_neighbors=5)

@@ -28,9 +28,8 @@ from diffclust.solvers.tree import find
 FEW = 10_000  # points up to which scikit-learn finds the neighbours, exactly
 PROBED = 16  # lists of the inverted file that are searched
 BATCH = 16_384  # points whose neighbours are searched at once
-ASKED = 10_000  # points that are asked in a round of joining, spread over the pieces
-SURROUNDINGS = 8 * WIDTH  # places before and after an endpoint that are asked, too
-REFINEMENTS = 2
+PAIRS = 4_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
+SURROUNDINGS = 2 * WIDTH  # places before and after an endpoint that are asked, too
 
 
 @jit
@@ -115,7 +114,7 @@ def _neighbours(points: NDArray[np.float64], kind: int, n_neighbors: int, report
         raise ImportError(
             f"n_neighbors with more than {FEW} points needs faiss: pip install 'diffclust[neighbors]'."
         ) from error
-    n_lists = int(4 * np.sqrt(n))
+    n_lists = int(min(4 * np.sqrt(n), n / 40))  # faiss wants 39 points for each
     index = faiss.index_factory(d, f"IVF{n_lists},Flat", (faiss.METRIC_L2, faiss.METRIC_L1, faiss.METRIC_Linf)[kind])
     single = (points - points.mean(0)).astype(np.float32)  # centred: float32 keeps more of the differences
     index.cp.max_points_per_centroid = 64
@@ -146,15 +145,15 @@ def _forest(
 
 
 def _to_ask(component: NDArray[np.int32], n_components: int, spared: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Places to ask, in order, and which components they are only a sample of; the places of no point are -1."""
+    """Places to ask, one component after the other, and which components they are only a sample of."""
     sizes = np.bincount(component[component >= 0], minlength=n_components)
-    share = max(ASKED // n_components, WIDTH)
+    share = max(PAIRS // (sizes.sum() * n_components), WIDTH)
     step = -(-sizes // share)
     by_component = np.argsort(component, kind="stable")[len(component) - sizes.sum() :]
     number = np.arange(len(by_component)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     own = component[by_component]
     asked = by_component[(number % step[own] == 0) & (own != spared)]
-    return np.sort(asked).astype(np.int32), step > 1
+    return asked.astype(np.int32), step > 1
 
 
 def _join_pieces(
@@ -182,7 +181,7 @@ def _join_pieces(
         best, best_code = np.full(n_components, FAR), np.full(n_components, NO_EDGE)
         asked, sampled = _to_ask(component, n_components, spared)
         improve(tree, kind, component, asked, best, best_code)
-        for _ in range(REFINEMENTS if sampled.any() else 0):
+        if sampled.any():
             around = _surroundings(tree, component, places, best_code, sampled)
             improve(tree, kind, component, around, best, best_code)
         certain = best_code != NO_EDGE

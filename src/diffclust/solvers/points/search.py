@@ -244,9 +244,11 @@ def _outside(
     lanes, limits = np.empty(WIDTH), np.empty((1, WIDTH))
     x, box = np.empty((1, d, WIDTH)), np.empty((1, 2, d))
     n_lanes, first = 0, start
-    while first < stop:  # the queries of one leaf at a time: they are close to each other
+    while first < stop:  # a tile of queries or, where close ones share most of their way, those of one leaf
         n_lanes = 1
-        while first + n_lanes < stop and queries[first + n_lanes] // WIDTH == queries[first] // WIDTH:
+        while n_lanes < min(WIDTH, stop - first) and (
+            d > ALWAYS_DESCEND or queries[first + n_lanes] // WIDTH == queries[first] // WIDTH
+        ):
             n_lanes += 1
         box[0, 0], box[0, 1] = np.inf, -np.inf
         x[:] = np.inf
