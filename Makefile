@@ -7,7 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
-	$(BIN)/python examples/two_moons.py --out demo
+	rm -rf demo
+	$(BIN)/diffclust fit --out demo
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest -q -n auto

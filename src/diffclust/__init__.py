@@ -15,12 +15,13 @@ from diffclust.stability import choose_n_clusters, soft_memberships
 
 if TYPE_CHECKING:
     from diffclust import cluster, nn
+    from diffclust.runs import load_run
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Constraints", "Forest", "Hierarchy", "choose_n_clusters", "cluster", "connectivity_loss", "constraints",
-    "cosine_similarities", "fenchel_young_loss", "forest", "losses", "metrics", "mutual_reachability",
+    "cosine_similarities", "fenchel_young_loss", "forest", "load_run", "losses", "metrics", "mutual_reachability",
     "negative_squared_distances", "nn", "noise", "partial_fenchel_young_loss", "perturbed", "perturbed_adjacency",
     "perturbed_connectivity", "perturbed_value", "similarity", "soft_memberships", "solvers", "spanning_forest",
     "stability", "standardize",
@@ -31,4 +32,6 @@ def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
     if name in ("nn", "cluster"):
         return import_module(f"diffclust.{name}")
+    if name == "load_run":
+        return import_module("diffclust.runs").load_run
     raise AttributeError(f"module 'diffclust' has no attribute {name!r}")

@@ -4,8 +4,8 @@
     run.embeddings, run.clusters, run.metrics, run.hierarchy.labels(12)
     run.cluster(new_rows)
 
-The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training), ``embeddings.npy``,
-``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole or not at all.
+The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
+``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 import diffclust
 from diffclust import training
+from diffclust.backbones import is_image
 from diffclust.cluster import nearest_points
 from diffclust.constraints import Constraints, join_knowledge
 from diffclust.files import write_whole
@@ -68,7 +69,7 @@ class Knowledge:
                 held_out[rows], known[rows] = label, -1
         group, apart = join_knowledge(known, must_link, cannot_link)
         if (group < 0).all():
-            raise ValueError("Nothing is known: give --labels with some labels, or --must-link and --cannot-link pairs.")
+            raise ValueError("Nothing is known: give --labels with some labels, or --must-link or --cannot-link pairs.")
         return cls(known, group, apart, held_out if truth is None else np.where(known >= 0, -1, truth))
 
     @property
@@ -78,7 +79,9 @@ class Knowledge:
     def feasible(self) -> tuple[int, int]:
         """Smallest and largest number of clusters."""
         n_groups = len(self.apart)
-        lowest = n_groups if self.is_of_labels else Constraints.from_groups(np.arange(n_groups), self.apart).min_clusters
+        lowest = (
+            n_groups if self.is_of_labels else Constraints.from_groups(np.arange(n_groups), self.apart).min_clusters
+        )
         return max(1, int(lowest)), int((self.group < 0).sum()) + n_groups
 
 
@@ -165,7 +168,9 @@ def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> Pat
         before = json.loads(path.read_text("utf-8"))
         for name in ("data", "config", "clusters", "holdout"):
             if before[name] != settings[name]:
-                raise ValueError(f"--resume: {folder} was started with {_difference(name, before[name], settings[name])}.")
+                raise ValueError(
+                    f"--resume: {folder} was started with {_difference(name, before[name], settings[name])}."
+                )
     elif resume:
         raise ValueError(f"--resume: {folder} has no run to go on with.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,7 +258,7 @@ def score_methods(
     if len(scored) > BASELINE_ROWS:
         rows = np.sort(np.random.default_rng(config.seed).choice(scored, BASELINE_ROWS, replace=False))
     raw = table.features[rows].reshape(len(rows), -1).astype(np.float64)
-    if not training.is_image(table.features.shape[1:]):
+    if not is_image(table.features.shape[1:]):
         raw = (raw - raw.mean(0)) / np.where(raw.std(0) > 0, raw.std(0), 1.0)
     few = "" if len(rows) == len(scored) else f" ({len(rows)} rows)"
     k_raw = min(k, len(rows))
