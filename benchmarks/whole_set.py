@@ -66,6 +66,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--decay", type=float, default=1e-4)
     parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--labelled-fraction", type=float, default=0.5)
+    parser.add_argument("--must-link-first", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--augment", choices=["shift"])
     parser.add_argument("--reachability", type=int)
     parser.add_argument("--guards", type=int, nargs="+", default=[100, 200])
@@ -79,6 +81,7 @@ def main() -> None:
                 n_clusters=10, backbone="cnn", embedding_dim=arguments.dim, batch_size=arguments.batch_size,
                 max_steps=arguments.steps, epsilon=arguments.epsilon, n_draws=arguments.draws,
                 learning_rate=arguments.rate, weight_decay=arguments.decay, schedule="cosine", warmup_steps=100,
+                labelled_fraction=arguments.labelled_fraction, must_link_first=arguments.must_link_first,
                 n_neighbors=arguments.reachability, augment=arguments.augment, seed=seed,
             )  # fmt: skip
             start = time.perf_counter()

@@ -5,7 +5,8 @@
     run.cluster(new_rows)
 
 The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
-``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole or not at all.
+``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole
+or not at all.
 """
 
 from __future__ import annotations
