@@ -416,3 +416,22 @@ def test_adapter_refuses_mined_tuples_and_a_memory_says_that_it_does_not_know_th
         loss(embeddings(), LABELS, mined)
     with pytest.raises(Exception, match="CrossBatchMemory not supported for PartialFenchelYoungLoss"):
         losses.CrossBatchMemory(loss, embedding_size=3)
+
+
+@pytest.mark.parametrize("module", [dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss])
+def test_robust_linkage_is_the_loss_of_the_mutual_reachability(module):
+    torch.manual_seed(0)
+    embeddings, labels = torch.randn(12, 3, requires_grad=True), torch.tensor([0, 1, 2, 0, 1, 2] + [-1] * 6)
+    robust = module(3, n_draws=5, seed=0, reachability=4)
+    plain = module(
+        3, n_draws=5, seed=0, similarity=lambda x: dc.mutual_reachability(dc.negative_squared_distances(x), 4)
+    )
+    for found, expected in zip(
+        (robust(embeddings, labels), *torch.autograd.grad(robust.eval()(embeddings, labels), embeddings)),
+        (plain(embeddings, labels), *torch.autograd.grad(plain.eval()(embeddings, labels), embeddings)),
+        strict=True,
+    ):
+        assert torch.equal(found, expected)
+    assert robust(embeddings[:1], labels[:1]).item() == 0  # a batch of fewer points has fewer neighbours
+    with pytest.raises(ValueError, match="reachability must be"):
+        module(3, reachability=0)

@@ -35,8 +35,8 @@ class _Perturbed(nn.Module):
 
     def __init__(
         self, n_clusters: int, *, epsilon: float = 0.1, n_draws: int = 100, noise: str = "normal",
-        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", standardize: bool = True,
-        must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", reachability: int | None = None,
+        standardize: bool = True, must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if isinstance(n_clusters, bool) or not isinstance(n_clusters, int):
@@ -45,12 +45,15 @@ class _Perturbed(nn.Module):
             raise ValueError(f"n_clusters must be at least 1, got {n_clusters}.")
         if isinstance(similarity, str) and similarity not in SIMILARITIES:
             raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
+        if reachability is not None and (isinstance(reachability, bool) or not int(reachability) == reachability >= 1):
+            raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")
         perturbed.check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
         self.n_clusters = n_clusters
         self.epsilon = epsilon
         self.n_draws = n_draws
         self.noise = noise
         self.similarity = similarity
+        self.reachability = reachability
         self.standardize = standardize
         self.must_link_first = must_link_first
         self.antithetic = antithetic
@@ -63,6 +66,8 @@ class _Perturbed(nn.Module):
         """(..., n, d) → (..., n, n), standardised unless ``standardize=False``."""
         function = SIMILARITIES[self.similarity] if isinstance(self.similarity, str) else self.similarity
         result = function(embeddings)
+        if self.reachability is not None and result.shape[-1] > 1:
+            result = similarities.mutual_reachability(result, min(self.reachability, result.shape[-1] - 1))
         return similarities.standardize(result) if self.standardize else result
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
@@ -116,6 +121,8 @@ class PartialFenchelYoungLoss(_Loss):
         n_clusters: k. A batch that misses classes, or shows more than k, moves it into the feasible range.
         epsilon, n_draws, noise, antithetic: see :func:`diffclust.perturbed_value`.
         similarity: "sqeuclidean" (negative squared distances), "cosine", or a function (..., n, d) → (..., n, n).
+        reachability: m for robust linkage, the :func:`diffclust.mutual_reachability` of m neighbours (fewer in a batch
+            that has fewer); None for the similarity itself.
         standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
         seed: of the noise; None draws one from torch's global generator, now.
         reduction: over a batch of problems, "mean", "sum" or "none".

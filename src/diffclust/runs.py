@@ -90,7 +90,8 @@ def fit_run(
     table: Table, config: training.TrainingConfig, folder: Path, *, n_clusters: int | None,
     must_link: Iterable[tuple[int, int]] = (), cannot_link: Iterable[tuple[int, int]] = (),
     truth: NDArray[np.int64] | None = None, holdout: float = 0.0, min_cluster_size: int | None = None,
-    resume: bool = False, progress: bool = True, title: str = "diffclust", say: Callable[[str], None] = print,
+    resume: bool = False, progress: bool = True, report: bool = True, title: str = "diffclust",
+    say: Callable[[str], None] = print,
 ) -> Run:  # fmt: skip
     """Train on a table, cluster all of its rows, score and report; returns what :func:`load_run` does.
 
@@ -98,6 +99,7 @@ def fit_run(
         n_clusters: None chooses it from the trained embedding; training then has room for the known groups.
         truth: classes of all rows, where they are known for scoring only.
         holdout: share of the labels of each class that is kept for scoring, where there is no ``truth``.
+        report: whether to draw it, most of the time of a small run.
         resume: go on where the folder's run was interrupted; its settings must be the same.
     """
     started = time.perf_counter()
@@ -144,11 +146,12 @@ def fit_run(
     )  # fmt: skip
     write_whole(folder / "clusters.csv", _clusters_csv(clusters, names, confidence, knowledge.known, table.class_names))
     write_whole(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    say("Drawing the report ...")
-    _write_report(
-        folder, title, table, module, knowledge, truth, embeddings, hierarchy, k, guard, clusters, confidence, scores,
-        time.perf_counter() - started,
-    )  # fmt: skip
+    if report:
+        say("Drawing the report ...")
+        _write_report(
+            folder, title, table, module, knowledge, truth, embeddings, hierarchy, k, guard, clusters, confidence,
+            scores, time.perf_counter() - started,
+        )  # fmt: skip
     return load_run(folder)
 
 

@@ -11,14 +11,13 @@ counts its draws of noise in its state. So a run that was killed and resumed is 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import signal
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ from diffclust.constraints import Constraints
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.metrics import clustering_scores
-from diffclust.similarity import mutual_reachability
 
 AUGMENTATIONS = ("shift", "shift-flip")
 SCHEDULES = ("constant", "cosine")
@@ -300,10 +298,6 @@ def augment_images(x: Tensor, kind: str) -> Tensor:
 # The module
 
 
-def _reachability(similarity: Callable[[Tensor], Tensor], n_neighbors: int, embeddings: Tensor) -> Tensor:
-    return mutual_reachability(similarity(embeddings), min(n_neighbors, embeddings.shape[-2] - 1))
-
-
 class CrossEntropy(modules.PartialFenchelYoungLoss):
     """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
 
@@ -337,15 +331,11 @@ class ForestModule(pl.LightningModule):
             )
         self.scaling = InputScaling(self.input_shape, config.scaling)
         self.backbone = make_backbone(backbone, self.input_shape, config.embedding_dim)
-        similarity = config.similarity
-        if config.n_neighbors is not None:
-            similarity = functools.partial(
-                _reachability, modules.SIMILARITIES.get(similarity, similarity), config.n_neighbors
-            )
         kind = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
         self.loss = kind(
             config.n_clusters, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
-            similarity=similarity, must_link_first=config.must_link_first, seed=config.seed,
+            similarity=config.similarity, reachability=config.n_neighbors, must_link_first=config.must_link_first,
+            seed=config.seed,
         )  # fmt: skip
         self.register_buffer("losses", torch.full((config.max_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
