@@ -3,7 +3,7 @@
     python benchmarks/demo.py                     # 100 labels, digits 7, 8 and 9 never labelled, as `make demo`
     python benchmarks/demo.py --withheld          # all ten digits labelled
 
-A seed chooses the labelled images, the network's first weights and the noise. Scores are on rows whose labels nobody was
+A seed chooses the labelled images, the first weights and the noise. Scores are on rows whose labels nobody was
 told; ours, in the first row, are those of the command, which sees no more than the others.
 """
 

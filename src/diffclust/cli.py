@@ -143,7 +143,7 @@ def fit(
     else:
         table = read_table(data, labels)
         title = f"{data.name}: clusters by diffclust"
-    pairs = {
+    pairs: dict[str, Any] = {
         name: read_pairs(path, len(table)) if path else []
         for name, path in (("must_link", must_link), ("cannot_link", cannot_link))
     }
