@@ -332,18 +332,6 @@ def test_modules_refuse_bad_values_when_they_are_made(module, options):
 
 
 @EVERY_MODULE
-@pytest.mark.parametrize("options", [{"n_clusters": 2.0}, {"n_clusters": True}, {"n_draws": 3.0}, {"epsilon": "1"}, {"seed": 0.5}], ids=str)  # fmt: skip  # noqa: E501
-def test_modules_refuse_bad_types_when_they_are_made(module, options):
-    with pytest.raises(TypeError, match=next(iter(options))):
-        module(**{"n_clusters": 2, **options})
-
-
-@EVERY_MODULE
-def test_gather_says_that_it_is_not_there(module):
-    with pytest.raises(NotImplementedError, match="gather"):
-        module(2, gather=True)
-
-
 @EVERY_MODULE
 def test_strict_module_refuses_a_batch_smaller_than_k(module):
     with pytest.raises(ValueError, match="n_clusters=7"):

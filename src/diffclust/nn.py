@@ -16,7 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.nn needs PyTorch. Install it with: pip install 'diffclust[torch]'") from error
 
-from diffclust import losses, perturbed
+from diffclust import distributed, losses, perturbed
 from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.constraints import Constraints
@@ -37,6 +37,7 @@ class _Perturbed(nn.Module):
         self, n_clusters: int, *, epsilon: float = 0.1, n_draws: int = 100, noise: str = "normal",
         similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", reachability: int | None = None,
         standardize: bool = True, must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
+        gather: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         if isinstance(n_clusters, bool) or not isinstance(n_clusters, int):
@@ -57,6 +58,7 @@ class _Perturbed(nn.Module):
         self.standardize = standardize
         self.must_link_first = must_link_first
         self.antithetic = antithetic
+        self.gather = gather
         if seed is None:
             seed = int(torch.randint(0, 2**63 - 1, ()))
         self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")))
@@ -69,6 +71,15 @@ class _Perturbed(nn.Module):
         if self.reachability is not None and result.shape[-1] > 1:
             result = similarities.mutual_reachability(result, min(self.reachability, result.shape[-1] - 1))
         return similarities.standardize(result) if self.standardize else result
+
+    def _gathers(self) -> bool:
+        return self.gather and distributed.n_ranks() > 1
+
+    def _of_all_ranks(self, embeddings: Tensor) -> Tensor:
+        if embeddings.ndim != 2:
+            raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
+        distributed.same_on_all_ranks(self.noise_seed, self.noise_counter)
+        return distributed.gather_rows(embeddings)
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
         """Arguments that say which noise, and a step along the stream."""
@@ -90,13 +101,9 @@ class _Perturbed(nn.Module):
 
 
 class _Loss(_Perturbed):
-    def __init__(
-        self, n_clusters: int, *, reduction: str = "mean", strict: bool = False, gather: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, n_clusters: int, *, reduction: str = "mean", strict: bool = False, **options: Any) -> None:
         super().__init__(n_clusters, **options)
         losses._check_reduction(reduction)
-        if gather:
-            raise NotImplementedError("gather=True (one loss over the batches of all ranks) is not available yet.")
         self.reduction = reduction
         self.strict = strict
 
@@ -113,6 +120,21 @@ class _Loss(_Perturbed):
             )
         return known
 
+    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        if not self._gathers():
+            return self._loss(embeddings, labels, self._draws(embeddings))
+        if isinstance(labels, Constraints):
+            raise TypeError("gather=True needs labels as a tensor: constraints of other ranks are not gathered.")
+        embeddings, labels = self._of_all_ranks(embeddings), distributed.gather_rows(labels)
+        return self._loss_over_ranks(embeddings, labels, self._draws(embeddings))
+
+    def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
+        raise NotImplementedError
+
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+        """All ranks do the same with all draws; a loss that is a mean over draws does better."""
+        return self._loss(embeddings, labels, draws)
+
 
 class PartialFenchelYoungLoss(_Loss):
     """The partial Fenchel-Young loss of embeddings and labels, some or most of which may be unknown.
@@ -127,6 +149,8 @@ class PartialFenchelYoungLoss(_Loss):
         seed: of the noise; None draws one from torch's global generator, now.
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
+        gather: one loss over the batches of all ranks of ``torch.distributed``, the same for any number of them; each
+            rank solves a share of the draws. See :mod:`diffclust.distributed` about gradients. No effect on one rank.
 
     Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
 
@@ -136,21 +160,29 @@ class PartialFenchelYoungLoss(_Loss):
     0.0
     """
 
-    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+    def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         return losses.partial_fenchel_young_loss(
             self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
-            must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction,
-            **self._draws(embeddings),
+            must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
+
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+        start, count = distributed.share_of_draws(self.n_draws, in_pairs=self.antithetic)
+        if count == 0:
+            local = embeddings[:0].sum()
+        else:
+            own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
+            local = self._loss(embeddings, labels, own)
+        return distributed.mean_over_ranks(local, count / self.n_draws)
 
 
 class ConnectivityLoss(_Loss):
     """Squared distance of the soft connectivity to what the labels say, over known pairs; arguments as above."""
 
-    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+    def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         return losses.connectivity_loss(
             self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
-            strict=self.strict, reduction=self.reduction, **self._draws(embeddings),
+            strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
 
@@ -163,6 +195,8 @@ class PerturbedClustering(_Perturbed):
     """
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
+        if self._gathers():
+            embeddings = self._of_all_ranks(embeddings)
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),
