@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.tables import Table, read_pairs, read_table
+from diffclust.tables import Table, listed, read_pairs, read_table
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -257,8 +257,8 @@ def _print_result(result: Any, file: Any) -> None:
         printer.print(shown)
     sizes = np.bincount(result.clusters)
     printer.print(
-        f"{metrics['n_clusters']} clusters of {metrics['n_rows']:,} rows: "
-        + ", ".join(f"{name} ({size})" for name, size in zip(result.names, sizes, strict=True)),
+        f"{metrics['n_clusters']} cluster{'s' * (metrics['n_clusters'] > 1)} of {metrics['n_rows']:,} rows: "
+        + listed([f"{name} ({size})" for name, size in zip(result.names, sizes, strict=True)], most=20),
         soft_wrap=True, markup=False,
     )  # fmt: skip
     printer.print(f"Report: {result.folder / 'report.html'}", soft_wrap=True, markup=False)

@@ -19,6 +19,7 @@ import hashlib
 import io
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,9 @@ def fit_run(
         )
     if min_cluster_size is not None and min_cluster_size > len(table):
         raise ValueError(f"--min-cluster-size {min_cluster_size} is more than the {len(table)} rows there are.")
-    config = dataclasses.replace(config, n_clusters=lowest if n_clusters is None else n_clusters)
+    # One cluster would leave nothing to learn.
+    room = min(max(lowest, 2), highest)
+    config = dataclasses.replace(config, n_clusters=room if n_clusters is None else n_clusters)
     training.rehearse(config, table.features)
     settings = {
         "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
@@ -128,8 +131,11 @@ def fit_run(
     trained = time.perf_counter()
     say("Embedding and clustering all rows ...")
     embeddings = training.embed(module, table.features)
-    hierarchy = Hierarchy.from_points(embeddings).joined(knowledge.group, knowledge.apart)
-    k, guard = _cut(hierarchy, embeddings, n_clusters, min_cluster_size, knowledge)
+    free = Hierarchy.from_points(embeddings)
+    hierarchy = _constrain(free, embeddings, knowledge)
+    k, guard = _cut(free, hierarchy, n_clusters, min_cluster_size, knowledge)
+    if n_clusters not in (None, k):
+        say(f"With these pairs there are at least {k} clusters, not {n_clusters}.")
     clusters = hierarchy.labels(k, guard)
     confidence = _confidence(embeddings, clusters, k, guard, knowledge, config.seed)
     names = name_clusters(clusters, knowledge.known, table.class_names)
@@ -226,28 +232,38 @@ def _difference(name: str, before: Any, now: Any) -> str:
     return f"{name}={before!r}, now it is {now!r}"
 
 
+def _constrain(free: Hierarchy, embeddings: NDArray[np.float32], knowledge: Knowledge) -> Hierarchy:
+    """Labels need only the tree; the greedy for general pairs is better with all pairs, where these fit."""
+    if knowledge.is_of_labels or len(embeddings) > DENSE_POINTS:
+        return free.joined(knowledge.group, knowledge.apart)
+    constraints = Constraints.from_groups(knowledge.group, knowledge.apart)
+    return Hierarchy.from_similarity(negative_squared_distances(embeddings), constraints)
+
+
 def _cut(
-    hierarchy: Hierarchy, embeddings: NDArray[np.float32], n_clusters: int | None, min_cluster_size: int | None,
-    knowledge: Knowledge,
-) -> tuple[int, int]:  # fmt: skip
-    """Number of clusters and size guard: a third of an average cluster, or less where k cannot be reached with it."""
+    free: Hierarchy, hierarchy: Hierarchy, n_clusters: int | None, min_cluster_size: int | None, knowledge: Knowledge
+) -> tuple[int, int]:
+    """Number of clusters and size guard: a third of an average cluster, or less where k cannot be reached with it.
+
+    General cannot-links may need more clusters than were asked for: which number is enough is a hard question, and
+    the greedy answers it with a bound.
+    """
     n = hierarchy.n_points
+    lowest, highest = hierarchy.feasible_clusters(min_cluster_size or 1)
     if n_clusters is None:
-        free = Hierarchy.from_points(embeddings)
-        known = knowledge.known if (knowledge.known >= 0).any() else None
-        found = choose_n_clusters(free, "gap" if known is None else "labels", labels=known)
-        lowest, highest = hierarchy.feasible_clusters(min_cluster_size or 1)
-        n_clusters = min(max(found.n_clusters, lowest), highest)
+        # Labels tell too many clusters from enough only where two rows have the same one.
+        repeated = (np.bincount(knowledge.known[knowledge.known >= 0]) > 1).any()
+        found = choose_n_clusters(free, "labels" if repeated else "gap", labels=knowledge.known)
+        n_clusters = min(found.n_clusters, highest)
+    n_clusters = max(n_clusters, lowest)
+    if n_clusters > highest:
+        raise ValueError(
+            f"The trained embedding falls into at most {highest} clusters of {min_cluster_size} rows or more, not into "
+            f"{n_clusters}. Go on with --resume and a smaller --min-cluster-size."
+        )
     guard = max(1, n // (3 * n_clusters)) if min_cluster_size is None else min_cluster_size
     while min_cluster_size is None and guard > 1 and hierarchy.feasible_clusters(guard)[1] < n_clusters:
         guard //= 2
-    lowest, highest = hierarchy.feasible_clusters(guard)
-    if not lowest <= n_clusters <= highest:
-        advice = "a smaller --min-cluster-size" if guard > 1 and n_clusters > highest else "other --clusters"
-        raise ValueError(
-            f"The trained embedding falls into {lowest} to {highest} clusters of at least {guard} rows, not into "
-            f"{n_clusters}. Ask for {advice}" + (", with --resume." if advice.startswith("a ") else ".")
-        )
     return n_clusters, guard
 
 
@@ -299,6 +315,7 @@ def score_methods(
     if len(scored) == 0:
         return []
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
     rows = scored
     if len(scored) > BASELINE_ROWS:
@@ -308,10 +325,15 @@ def score_methods(
         raw = (raw - raw.mean(0)) / np.where(raw.std(0) > 0, raw.std(0), 1.0)
     few = "" if len(rows) == len(scored) else f" ({len(rows)} rows)"
     k_raw = min(k, len(rows))
-    kmeans = functools.partial(KMeans, n_init=10, random_state=config.seed)
+
+    def kmeans(points: NDArray[Any]) -> NDArray[np.int32]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: so it is
+            return KMeans(k_raw, n_init=10, random_state=config.seed).fit_predict(points)
+
     found = {
         "diffclust": (scored, clusters[scored]),
-        f"k-means on raw data{few}": (rows, kmeans(k_raw).fit_predict(raw)),
+        f"k-means on raw data{few}": (rows, kmeans(raw)),
         f"single linkage on raw data{few}": (rows, Hierarchy.from_points(raw).labels(k_raw)),
     }
     if (knowledge.known >= 0).any():
@@ -321,7 +343,7 @@ def score_methods(
         )  # fmt: skip
         found["cross-entropy, same labels"] = scored, training.classify(baseline, table.features[scored])
         embedded = training.embed(baseline, table.features[rows])
-        found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(k_raw).fit_predict(embedded)
+        found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(embedded)
     return [
         {"method": method, "ours": method == "diffclust", **clustering_scores(knowledge.truth[of], labels)}
         for method, (of, labels) in found.items()

@@ -108,12 +108,12 @@ def _read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any
     with _load_arrays(path) as arrays:
         names = list(arrays)
         if key is not None and key not in names:
-            raise ValueError(f"{path} has no array {key!r}. It has {_listed(names)}.")
+            raise ValueError(f"{path} has no array {key!r}. It has {listed(names)}.")
         labels = None if key is None else _one_each(_member(arrays, key, path), f"{path}, array {key!r},")
         others = [name for name in names if name != key]
         usual = [name for name in ("x", "X", "data", "features", "arr_0") if name in others]
         if not usual and len(others) != 1:
-            raise ValueError(f"{path} has the arrays {_listed(names) or '(none)'}: name the features 'x'.")
+            raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: name the features 'x'.")
         return _member(arrays, (usual or others)[0], path), labels
 
 
@@ -151,7 +151,7 @@ def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray
     labels = None
     if column is not None:
         if column not in frame.columns:
-            raise ValueError(f"{path} has no column {column!r}. It has {_listed(list(map(str, frame.columns)))}.")
+            raise ValueError(f"{path} has no column {column!r}. It has {listed(list(map(str, frame.columns)))}.")
         labels = frame.pop(column).to_numpy(object)
     if frame.shape[1] and _is_row_number(frame.columns[0], frame.iloc[:, 0]):
         frame = frame.iloc[:, 1:]
@@ -216,7 +216,7 @@ def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     return numbers
 
 
-def _listed(names: list[str], most: int = 12) -> str:
+def listed(names: list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -255,7 +255,7 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
         with _load_arrays(path) as arrays:
             names = list(arrays)
             if len(names) != 1:
-                raise ValueError(f"{path} has the arrays {_listed(names) or '(none)'}: a file of labels has one.")
+                raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: a file of labels has one.")
             return _one_each(_member(arrays, names[0], path), str(path))
     if _ending(path) == ".parquet":
         frame = _read_frame(path, None)
