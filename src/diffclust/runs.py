@@ -331,7 +331,7 @@ def score_methods(
             warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: so it is
             return KMeans(k_raw, n_init=10, random_state=config.seed).fit_predict(points)
 
-    found = {
+    found: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
         "diffclust": (scored, clusters[scored]),
         f"k-means on raw data{few}": (rows, kmeans(raw)),
         f"single linkage on raw data{few}": (rows, Hierarchy.from_points(raw).labels(k_raw)),

@@ -42,11 +42,11 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
     label_file = Path(labels) if labels is not None and _ending(Path(labels)) in (*FORMATS, ".txt") else None
     column = labels if label_file is None else None
     if path.is_dir():
-        features, found = _read_folder(path), None
         if column is not None:
             raise ValueError(
                 f"--labels {column}: a folder of arrays has no columns. Give a file with a label for each row."
             )
+        features, found = _read_folder(path), None
     elif _ending(path) not in FORMATS:
         raise ValueError(
             f"{path}: cannot read {path.suffix or 'a file without ending'}. Give one of {', '.join(FORMATS)}."
