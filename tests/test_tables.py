@@ -229,9 +229,9 @@ def test_labels_that_do_not_fit_say_why(name, write):
 
 def test_a_missing_column_names_those_there_are(write, tmp_path):
     write_csv(tmp_path / "t.csv")
-    with pytest.raises(ValueError, match="no column 'sort'. It has width, height, kind"):
+    with pytest.raises(ValueError, match=r"no column 'sort'\. It has width, height, kind"):
         read_table(tmp_path / "t.csv", "sort")
-    with pytest.raises(ValueError, match="no array 'sort'. It has x, y"):
+    with pytest.raises(ValueError, match=r"no array 'sort'\. It has x, y"):
         read_table(write("x.npz", {"x": X, "y": X}), "sort")
     with pytest.raises(ValueError, match="no column of features"):
         read_table(write("y.csv", "kind\na\nb\n"), "kind")

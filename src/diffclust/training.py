@@ -708,10 +708,15 @@ class StepBar(ProgressBar):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._bar is not None and self._bar.update(trainer.global_step - self._bar.n):
-            shown = {name: f"{float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()}
-            self._bar.set_postfix(shown, refresh=False)
+            self._show(trainer)
+
+    def _show(self, trainer: pl.Trainer) -> None:
+        shown = {name: f"{float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()}
+        self._bar.set_postfix(shown, refresh=False)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._bar is not None:
+            self._show(trainer)
         self._close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
