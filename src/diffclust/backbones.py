@@ -40,7 +40,11 @@ def make_backbone(
     if not isinstance(backbone, nn.Module):
         if not callable(backbone):
             raise TypeError(f"backbone must be a name, a torch module or a function of input_shape, got {backbone!r}.")
-        backbone = backbone(tuple(input_shape))
+        name = getattr(backbone, "__name__", backbone)
+        try:
+            backbone = backbone(tuple(input_shape))
+        except TypeError as error:  # most often it does not take one argument
+            raise TypeError(f"backbone {name} cannot be called with input_shape={input_shape}: {error}.") from error
         if not isinstance(backbone, nn.Module):
             raise TypeError(f"the backbone function must return a torch module, got {type(backbone).__name__}.")
     return backbone
@@ -52,7 +56,7 @@ def _import(path: str) -> Any:
         raise ValueError(f"backbone must be one of {BACKBONES} or 'package.module:attribute', got {path!r}.")
     try:
         return getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"backbone {path!r} cannot be imported: {error}.") from error
 
 

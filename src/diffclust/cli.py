@@ -2,57 +2,76 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import functools
+import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.tables import Table, read_pairs, read_table
+from diffclust.tables import Table, listed, read_pairs, read_table
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-console = Console(stderr=True, highlight=False)
 WITHHELD_DIGITS = (7, 8, 9)
 
 
 def run() -> None:
-    """The program. What a user can mend is one sentence; what we must mend is a traceback."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        _fail("Interrupted. Go on with the same command and --resume.", 130)
-    except (ValueError, TypeError, FloatingPointError) as error:
-        if os.environ.get("DIFFCLUST_TRACEBACK"):
-            raise
-        _fail(str(error))
-    except OSError as error:
-        if os.environ.get("DIFFCLUST_TRACEBACK"):
-            raise
-        where = f" {error.filename}" if error.filename else ""
-        full = "The disk is full:" if error.errno == errno.ENOSPC else "Cannot read or write"
-        _fail(f"{full}{where}: {error.strerror or error}.")
+    """The program."""
+    app(prog_name="diffclust")
 
 
-def _fail(message: str, code: int = 2) -> None:
-    console.print(f"[bold red]Error:[/] {_escape(message)}", soft_wrap=True)
-    sys.exit(code)
+def _in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
+    """What a user can mend is one sentence and exit code 2; what we must mend is a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(**arguments: Any) -> None:
+        try:
+            command(**arguments)
+        except KeyboardInterrupt:
+            out = arguments["out"]
+            started = out is not None and (out / "settings.json").exists()
+            _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
+        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError) as error:
+            if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
+                raise
+            _fail(_sentence(error))
+
+    return wrapped
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
+def _sentence(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory. {error}"
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f" {error.filename}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"The disk is full: cannot write{where}. Make room and use --resume."
+        return f"Cannot read or write{where}: {error.strerror or error}."
+    return str(error)
 
-    return escape(text)
+
+def _say(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    Console(stderr=True, highlight=False).print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
+    raise typer.Exit(code)
 
 
 def _version(wanted: bool) -> None:
@@ -71,62 +90,108 @@ def _main(
 
 
 def _check_clusters(value: str | None) -> str | None:
-    if value is not None and value != "auto" and not (value.isdigit() and int(value) >= 1):
+    if value is not None and value != "auto" and not (value.isdecimal() and int(value) >= 1):
         raise typer.BadParameter(f"must be a number from 1, or auto, got {value!r}.")
     return value
 
 
+KNOWN, TRAINING, RUN = "What is known", "Training", "The run"  # the groups of options
+
+
 @app.command()
+@_in_a_sentence
 def fit(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files. Without: handwritten digits.",
-            show_default=False,
+            metavar="DATA", show_default=False,
+            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row. "
+            "Without it: handwritten digits.",
         ),
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(help="A column of the table, or a file with a label for each row. Blank or -1 is unknown."),
+        typer.Option(
+            metavar="COLUMN|FILE", rich_help_panel=KNOWN,
+            help="A column of the table, or a file with a label for each row. Blank or -1 is unknown.",
+        ),
     ] = None,
     must_link: Annotated[
-        Path | None, typer.Option(help="File of pairs of row numbers (from 0) that belong together.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=KNOWN,
+            help="Pairs of rows that belong together: two row numbers, counted from 0, on each line.",
+        ),
     ] = None,
-    cannot_link: Annotated[Path | None, typer.Option(help="File of pairs that belong apart.")] = None,
+    cannot_link: Annotated[
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=KNOWN, help="Pairs of rows that belong apart.")
+    ] = None,
     clusters: Annotated[
         str | None,
         typer.Option(
-            callback=_check_clusters,
-            help="How many, or [b]auto[/], the default. More than there are labelled classes finds new ones.",
+            metavar="K|auto", rich_help_panel=KNOWN, callback=_check_clusters,
+            help="How many clusters. With more than there are labelled classes, the others are new ones. "
+            "[dim]\\[default: auto][/]",
         ),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(help="linear, mlp, cnn or package.module:attribute. Default: cnn for images, mlp for tables."),
-    ] = None,
-    epsilon: Annotated[
-        float, typer.Option(min=1e-6, help="Size of the noise that makes the forest differentiable.")
-    ] = 0.5,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of noise in a training step.")] = 10,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 300,
-    batch_size: Annotated[int, typer.Option(min=2, help="Rows of a training step.")] = 256,
     min_cluster_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Smallest new cluster. Default: a third of the average one.", show_default=False),
+        typer.Option(
+            min=1, metavar="ROWS", rich_help_panel=KNOWN,
+            help="Smallest new cluster. [dim]\\[default: a third of an average one][/]",
+        ),
     ] = None,
     holdout: Annotated[
-        float, typer.Option(min=0.0, max=0.9, help="Share of the labels kept back to score the result by.")
+        float,
+        typer.Option(
+            min=0.0, max=0.9, metavar="SHARE", rich_help_panel=KNOWN,
+            help="Share of the labels that is kept back, to score the result by.",
+        ),
     ] = 0.2,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same clusters.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("diffclust-run"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, only the table at the end.")] = False,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", rich_help_panel=TRAINING, help="Training steps.")] = 300,
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            min=2, metavar="ROWS", rich_help_panel=TRAINING, help="Rows in a step. More finds new classes better."
+        ),
+    ] = 256,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", rich_help_panel=TRAINING,
+            help="The network: linear, mlp, cnn, or your own as package.module:attribute. "
+            "[dim]\\[default: cnn for images, mlp for tables][/]",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            min=1e-6, metavar="SIZE", rich_help_panel=TRAINING,
+            help="Size of the noise through which the clustering can be trained.",
+        ),
+    ] = 0.5,
+    draws: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=TRAINING, help="Draws of that noise in a step.")
+    ] = 10,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", rich_help_panel=TRAINING, help="Where to train.")
+    ] = "auto",
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", rich_help_panel=TRAINING, help="The same seed gives the same clusters.")
+    ] = 0,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, help="Where everything is written.")
+    ] = Path("diffclust-run"),
+    resume: Annotated[
+        bool, typer.Option("--resume", rich_help_panel=RUN, help="Go on with the interrupted run in that folder.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="No progress bar, only the result.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Train an embedding on a table and the labels of some rows, cluster all rows, write a report.
 
-    With no DATA it runs on the handwritten digits that ship with scikit-learn, of which 100 labels are known and three
-    digits have none. Try: [b]diffclust fit[/]
+    With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
     """
     from diffclust import training
     from diffclust.runs import fit_run
@@ -152,11 +217,12 @@ def fit(
     config = training.TrainingConfig(
         n_clusters=1, backbone=backbone or ("cnn" if big_enough else "mlp"), epsilon=epsilon, n_draws=draws,
         max_steps=steps, batch_size=batch_size, accelerator=device, seed=seed,
+        validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
     )  # fmt: skip
     result = fit_run(
         table, config, out, n_clusters=None if clusters in (None, "auto") else int(clusters), truth=truth,
         holdout=holdout, min_cluster_size=min_cluster_size, resume=resume, progress=not quiet, title=title,
-        say=(lambda text: None) if quiet else console.print, **pairs,
+        say=(lambda text: None) if quiet else _say, **pairs,
     )  # fmt: skip
     _print_result(result, sys.stdout)
 
@@ -191,37 +257,41 @@ def _print_result(result: Any, file: Any) -> None:
         printer.print(shown)
     sizes = np.bincount(result.clusters)
     printer.print(
-        f"{metrics['n_clusters']} clusters of {metrics['n_rows']:,} rows: "
-        + ", ".join(f"{name} ({size})" for name, size in zip(result.names, sizes, strict=True)),
-        soft_wrap=True,
-    )
-    printer.print(f"Report: {result.folder / 'report.html'}", soft_wrap=True)
+        f"{metrics['n_clusters']} cluster{'s' * (metrics['n_clusters'] > 1)} of {metrics['n_rows']:,} rows: "
+        + listed([f"{name} ({size})" for name, size in zip(result.names, sizes, strict=True)], most=20),
+        soft_wrap=True, markup=False,
+    )  # fmt: skip
+    printer.print(f"Report: {result.folder / 'report.html'}", soft_wrap=True, markup=False)
 
 
 @app.command()
+@_in_a_sentence
 def cluster(
-    checkpoint: Annotated[Path, typer.Argument(help="The folder of a run, or the checkpoint in it.")],
-    data: Annotated[Path, typer.Argument(help="New rows, in a form that fit takes.")],
-    labels: Annotated[str | None, typer.Option(help="Column of labels to leave out of the features.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A .csv file. Default: print.", show_default=False)] = None,
+    checkpoint: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or the checkpoint in it.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="New rows, in any form that fit takes.")],
+    labels: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="A column of labels: it is left out, and not used.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A .csv file to write. [dim]\\[default: print][/]")
+    ] = None,
 ) -> None:
-    """Place new rows in the clusters of a run: each joins the row whose embedding is nearest."""
+    """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
     from diffclust.files import write_whole
     from diffclust.runs import load_run
 
     if not checkpoint.exists():
         raise ValueError(f"{checkpoint} does not exist.")
-    run_ = load_run(checkpoint)
-    table = read_table(data, labels)
-    found, confidence = run_.place(table.features)
-    lines = ["row,cluster,name,confidence"]
-    lines += [
-        f'{row},{number},"{run_.names[number]}",{sure:.4f}'
-        for row, (number, sure) in enumerate(zip(found, confidence, strict=True))
-    ]
-    text = "\n".join(lines) + "\n"
+    table = read_table(data, labels, at_least=1)
+    loaded = load_run(checkpoint)
+    found, confidence = loaded.place(table.features)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "cluster", "name", "confidence"])
+    for row, (number, sure) in enumerate(zip(found, confidence, strict=True)):
+        writer.writerow([row, number, loaded.names[number], f"{sure:.4f}"])
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.write(text.getvalue())
     else:
-        write_whole(out, text)
-        console.print(f"{len(found):,} rows placed: {out}")
+        write_whole(out, text.getvalue())
+        _say(f"{len(found):,} rows placed: {out}")

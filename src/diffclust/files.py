@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 
-def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
+def write_whole(path: Path, content: bytes | str) -> None:
     """Under a temporary name in the same folder first, so that the final name never shows half a file.
 
-    A function is called with the open file and writes into it.
+    Errors name the final file: a full disk does not say which one did not fit.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import functools
 import hashlib
 import io
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from diffclust.stability import DENSE_POINTS, choose_n_clusters, memberships_of_
 from diffclust.tables import Table
 
 SETTINGS = "settings.json"
+FILES = (SETTINGS, training.LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # to load a run
 BASELINE_ROWS = 5000  # methods on the raw data see at most so many rows
 
 
@@ -61,6 +64,8 @@ class Knowledge:
         cls, table: Table, must_link: Iterable[tuple[int, int]], cannot_link: Iterable[tuple[int, int]],
         truth: NDArray[np.int64] | None, holdout: float, seed: int,
     ) -> Knowledge:  # fmt: skip
+        must_link, cannot_link = list(must_link), list(cannot_link)
+        join_knowledge(table.labels, must_link, cannot_link)  # a contradiction is one whichever labels are held out
         known, held_out = table.labels.copy(), np.full(len(table), -1, np.int64)
         if truth is None and holdout > 0:
             rng = np.random.default_rng(seed)
@@ -109,7 +114,12 @@ def fit_run(
         raise ValueError(
             f"--clusters {n_clusters} is outside what the known labels and pairs allow, {lowest} to {highest}."
         )
-    config = dataclasses.replace(config, n_clusters=lowest if n_clusters is None else n_clusters)
+    if min_cluster_size is not None and min_cluster_size > len(table):
+        raise ValueError(f"--min-cluster-size {min_cluster_size} is more than the {len(table)} rows there are.")
+    # One cluster would leave nothing to learn.
+    room = min(max(lowest, 2), highest)
+    config = dataclasses.replace(config, n_clusters=room if n_clusters is None else n_clusters)
+    training.rehearse(config, table.features)
     settings = {
         "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
         "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge), "source": table.source,
@@ -123,8 +133,11 @@ def fit_run(
     trained = time.perf_counter()
     say("Embedding and clustering all rows ...")
     embeddings = training.embed(module, table.features)
-    hierarchy = Hierarchy.from_points(embeddings).joined(knowledge.group, knowledge.apart)
-    k, guard = _cut(hierarchy, embeddings, n_clusters, min_cluster_size, knowledge)
+    free = Hierarchy.from_points(embeddings)
+    hierarchy = _constrain(free, embeddings, knowledge)
+    k, guard = _cut(free, hierarchy, n_clusters, min_cluster_size, knowledge)
+    if n_clusters not in (None, k):
+        say(f"With these pairs there are at least {k} clusters, not {n_clusters}.")
     clusters = hierarchy.labels(k, guard)
     confidence = _confidence(embeddings, clusters, k, guard, knowledge, config.seed)
     names = name_clusters(clusters, knowledge.known, table.class_names)
@@ -136,11 +149,11 @@ def fit_run(
         "confidence": float(confidence.mean()), "training_seconds": round(trained - started, 2),
     }  # fmt: skip
 
-    write_whole(folder / "embeddings.npy", lambda file: np.save(file, embeddings))
+    write_whole(folder / "embeddings.npy", _saved(np.save, embeddings))
     write_whole(
         folder / "hierarchy.npz",
-        lambda file: np.savez(
-            file, n_points=hierarchy.n_points, edges=hierarchy.edges, weights=hierarchy.weights,
+        _saved(
+            np.savez, n_points=hierarchy.n_points, edges=hierarchy.edges, weights=hierarchy.weights,
             n_fixed=hierarchy.n_fixed,
         ),
     )  # fmt: skip
@@ -155,6 +168,13 @@ def fit_run(
     return load_run(folder)
 
 
+def _saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
+    """The bytes of a NumPy file; writing straight to a disk, NumPy does not say that it is full."""
+    buffer = io.BytesIO()
+    save(buffer, *arrays, **named)
+    return buffer.getvalue()
+
+
 def _fingerprint(table: Table, knowledge: Knowledge) -> str:
     """Of the data and all that is known of it: a run goes on with the same only."""
     digest = hashlib.sha256(repr((table.features.shape, str(table.features.dtype))).encode())
@@ -165,44 +185,85 @@ def _fingerprint(table: Table, knowledge: Knowledge) -> str:
 
 def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> Path | None:
     """The checkpoint to go on from, if any. The folder is made, and what is asked for is written down."""
-    path = folder / SETTINGS
-    if path.exists():
-        if not resume:
-            raise ValueError(f"{folder} has a run already. Go on with it by --resume, or choose another --out.")
-        before = json.loads(path.read_text("utf-8"))
-        for name in ("data", "config", "clusters", "holdout"):
-            if before[name] != settings[name]:
-                raise ValueError(
-                    f"--resume: {folder} was started with {_difference(name, before[name], settings[name])}."
-                )
-    elif resume:
+    path, last = folder / SETTINGS, folder / training.LAST
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file: name a folder.")
+    if not resume and (path.exists() or last.exists()):
+        raise ValueError(f"{folder} has a run already. Go on with it by --resume, or choose another --out.")
+    if resume:
+        _check_same(folder, settings)
+        for left in folder.glob(".*.tmp"):  # half files of a killed run
+            left.unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(settings, indent=2) + "\n")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise ValueError(f"--out {folder} cannot be written: {error.strerror}.") from error
+    return last if resume and last.exists() else None
+
+
+def _check_same(folder: Path, settings: dict[str, Any]) -> None:
+    """Another size guard is fine: it is about the clusters, not about training."""
+    if not (folder / SETTINGS).exists():
         raise ValueError(f"--resume: {folder} has no run to go on with.")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(settings, indent=2) + "\n")
-    last = folder / training.LAST
-    return last if last.exists() else None
+    before = _read_json(folder / SETTINGS)
+    for name in ("data", "config", "clusters", "holdout"):
+        if before.get(name) != settings[name]:
+            raise ValueError(
+                f"--resume: {folder} was started with {_difference(name, before.get(name), settings[name])}."
+            )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged.")
+    return content
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
     if name == "data":
         return "other data, labels or pairs"
     if isinstance(before, dict):
-        changed = next(key for key in now if before.get(key) != now[key])
-        return f"{changed}={before.get(changed)!r}, now it is {now[changed]!r}"
+        changed = next(key for key in (*now, *before) if before.get(key) != now.get(key))
+        return f"{changed}={before.get(changed)!r}, now it is {now.get(changed)!r}"
     return f"{name}={before!r}, now it is {now!r}"
 
 
+def _constrain(free: Hierarchy, embeddings: NDArray[np.float32], knowledge: Knowledge) -> Hierarchy:
+    """Labels need only the tree; the greedy for general pairs is better with all pairs, where these fit."""
+    if knowledge.is_of_labels or len(embeddings) > DENSE_POINTS:
+        return free.joined(knowledge.group, knowledge.apart)
+    constraints = Constraints.from_groups(knowledge.group, knowledge.apart)
+    return Hierarchy.from_similarity(negative_squared_distances(embeddings), constraints)
+
+
 def _cut(
-    hierarchy: Hierarchy, embeddings: NDArray[np.float32], n_clusters: int | None, min_cluster_size: int | None,
-    knowledge: Knowledge,
-) -> tuple[int, int]:  # fmt: skip
-    """Number of clusters and size guard: a third of an average cluster, or less where k cannot be reached with it."""
+    free: Hierarchy, hierarchy: Hierarchy, n_clusters: int | None, min_cluster_size: int | None, knowledge: Knowledge
+) -> tuple[int, int]:
+    """Number of clusters and size guard: a third of an average cluster, or less where k cannot be reached with it.
+
+    General cannot-links may need more clusters than were asked for: which number is enough is a hard question, and
+    the greedy answers it with a bound.
+    """
     n = hierarchy.n_points
+    lowest, highest = hierarchy.feasible_clusters(min_cluster_size or 1)
     if n_clusters is None:
-        free = Hierarchy.from_points(embeddings)
-        known = knowledge.known if (knowledge.known >= 0).any() else None
-        found = choose_n_clusters(free, "gap" if known is None else "labels", labels=known)
-        n_clusters = max(found.n_clusters, hierarchy.feasible_clusters()[0])
+        # Labels tell too many clusters from enough only where two rows have the same one.
+        repeated = (np.bincount(knowledge.known[knowledge.known >= 0]) > 1).any()
+        found = choose_n_clusters(free, "labels" if repeated else "gap", labels=knowledge.known)
+        n_clusters = min(found.n_clusters, highest)
+    n_clusters = max(n_clusters, lowest)
+    if n_clusters > highest:
+        raise ValueError(
+            f"The trained embedding falls into at most {highest} clusters of {min_cluster_size} rows or more, not into "
+            f"{n_clusters}. Go on with --resume and a smaller --min-cluster-size."
+        )
     guard = max(1, n // (3 * n_clusters)) if min_cluster_size is None else min_cluster_size
     while min_cluster_size is None and guard > 1 and hierarchy.feasible_clusters(guard)[1] < n_clusters:
         guard //= 2
@@ -257,6 +318,7 @@ def score_methods(
     if len(scored) == 0:
         return []
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
     rows = scored
     if len(scored) > BASELINE_ROWS:
@@ -266,10 +328,15 @@ def score_methods(
         raw = (raw - raw.mean(0)) / np.where(raw.std(0) > 0, raw.std(0), 1.0)
     few = "" if len(rows) == len(scored) else f" ({len(rows)} rows)"
     k_raw = min(k, len(rows))
-    kmeans = functools.partial(KMeans, n_init=10, random_state=config.seed)
-    found = {
+
+    def kmeans(points: NDArray[Any]) -> NDArray[np.int32]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: so it is
+            return KMeans(k_raw, n_init=10, random_state=config.seed).fit_predict(points)
+
+    found: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
         "diffclust": (scored, clusters[scored]),
-        f"k-means on raw data{few}": (rows, kmeans(k_raw).fit_predict(raw)),
+        f"k-means on raw data{few}": (rows, kmeans(raw)),
         f"single linkage on raw data{few}": (rows, Hierarchy.from_points(raw).labels(k_raw)),
     }
     if (knowledge.known >= 0).any():
@@ -279,7 +346,7 @@ def score_methods(
         )  # fmt: skip
         found["cross-entropy, same labels"] = scored, training.classify(baseline, table.features[scored])
         embedded = training.embed(baseline, table.features[rows])
-        found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(k_raw).fit_predict(embedded)
+        found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(embedded)
     return [
         {"method": method, "ours": method == "diffclust", **clustering_scores(knowledge.truth[of], labels)}
         for method, (of, labels) in found.items()
@@ -367,11 +434,13 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     Args:
         backbone: needed again where the run was given a module instead of a name.
     """
-    folder = Path(folder)
-    folder = folder.parent if folder.is_file() else folder
-    missing = [name for name in (SETTINGS, training.LAST, "clusters.csv") if not (folder / name).exists()]
+    given = Path(folder)
+    folder = given.parent if given.is_file() else given
+    missing = [name for name in FILES if not (folder / name).exists()]
     if missing:
-        raise ValueError(f"{folder} is not the folder of a finished run: {missing[0]} is missing.")
+        raise ValueError(f"{given} is not of a finished run: {folder / missing[0]} is missing.")
+    if given.is_file() and given.name != training.LAST:
+        raise ValueError(f"{given} is not the checkpoint of the run: that is {folder / training.LAST}.")
     with (folder / "clusters.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     with np.load(folder / "hierarchy.npz") as saved:
@@ -381,6 +450,5 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     return Run(
         folder, training.load(folder / training.LAST, backbone), np.load(folder / "embeddings.npy"), clusters,
         list(names.values()), np.array([float(row["confidence"]) for row in rows]), hierarchy,
-        json.loads((folder / "metrics.json").read_text("utf-8")),
-        json.loads((folder / SETTINGS).read_text("utf-8")),
+        _read_json(folder / "metrics.json"), _read_json(folder / SETTINGS),
     )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-UNKNOWN = frozenset(("", "-1", "nan", "none", "null", "na", "?", "unknown"))  # as text, in any case
+UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "<na>", "?", "unknown"))  # as text, in any case
 
 
 @dataclass(frozen=True)
@@ -26,34 +29,35 @@ class Table:
         return len(self.features)
 
 
-def read_table(path: Path, labels: str | None = None) -> Table:
+def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Table:
     """Features from a file, or from a folder of ``.npy`` files with a row each; labels from a column, a key or a file.
 
     Args:
         labels: a column of the table (its name), a key of an ``.npz``, or a file with one label for each row; blank or
             -1 is unknown. Without, no row is labelled.
+        at_least: so many rows there must be.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
-    label_file = Path(labels) if labels is not None and Path(labels).suffix in (*FORMATS, ".txt") else None
+    label_file = Path(labels) if labels is not None and _ending(Path(labels)) in (*FORMATS, ".txt") else None
     column = labels if label_file is None else None
     if path.is_dir():
-        features, found = _read_folder(path), None
         if column is not None:
             raise ValueError(
                 f"--labels {column}: a folder of arrays has no columns. Give a file with a label for each row."
             )
-    elif path.suffix not in FORMATS:
+        features, found = _read_folder(path), None
+    elif _ending(path) not in FORMATS:
         raise ValueError(
             f"{path}: cannot read {path.suffix or 'a file without ending'}. Give one of {', '.join(FORMATS)}."
         )
-    elif path.suffix in (".npy", ".npz"):
+    elif _ending(path) in (".npy", ".npz"):
         features, found = _read_arrays(path, column)
     else:
         features, found = _read_columns(path, column)
-    features = _check_features(features, path)
+    features = _check_features(features, path, at_least)
     if label_file is not None:
-        found = read_labels(label_file)
+        found = read_labels(label_file, len(features))
     if found is None:
         found = np.full(len(features), "", object)
     if len(found) != len(features):
@@ -62,6 +66,17 @@ def read_table(path: Path, labels: str | None = None) -> Table:
         )
     codes, names = encode_labels(found)
     return Table(features, codes, names, str(path))
+
+
+def _ending(path: Path) -> str:
+    return path.suffix.lower()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
 
 
 def _read_folder(path: Path) -> NDArray[Any]:
@@ -75,60 +90,116 @@ def _read_folder(path: Path) -> NDArray[Any]:
     return np.stack(rows)
 
 
+_DAMAGED = "{} cannot be read: it is no NumPy file, is not whole, or holds objects and not numbers."
+
+
 def _load(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a NumPy file: {error}.") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(_DAMAGED.format(path)) from error
 
 
 def _read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    if path.suffix == ".npy":
+    if _ending(path) == ".npy":
         if key is not None:
             raise ValueError(f"--labels {key}: {path} has no columns. Give a file with a label for each row.")
-        return _load(path), None
-    with _load(path) as file:
-        names = list(file)
-        labels = None
-        if key is not None:
-            if key not in names:
-                raise ValueError(f"{path} has no array {key!r}. It has {', '.join(names)}.")
-            labels = file[key]
+        return _load_array(path), None
+    with _load_arrays(path) as arrays:
+        names = list(arrays)
+        if key is not None and key not in names:
+            raise ValueError(f"{path} has no array {key!r}. It has {listed(names)}.")
+        labels = None if key is None else _one_each(_member(arrays, key, path), f"{path}, array {key!r},")
         others = [name for name in names if name != key]
-        chosen = next((name for name in ("x", "X", "data", "features", "arr_0") if name in others), None)
-        if chosen is None:
-            if len(others) != 1:
-                raise ValueError(f"{path} has arrays {', '.join(names)}: name the features 'x'.")
-            chosen = others[0]
-        return file[chosen], labels
+        usual = [name for name in ("x", "X", "data", "features", "arr_0") if name in others]
+        if not usual and len(others) != 1:
+            raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: name the features 'x'.")
+        return _member(arrays, (usual or others)[0], path), labels
+
+
+def _load_array(path: Path) -> NDArray[Any]:
+    array = _load(path)
+    if not isinstance(array, np.ndarray):  # an .npz by another name
+        raise ValueError(f"{path} holds several arrays: its name should end in .npz.")
+    return array
+
+
+def _load_arrays(path: Path) -> Any:
+    file = _load(path)
+    if isinstance(file, np.ndarray):
+        raise ValueError(f"{path} holds one array: its name should end in .npy.")
+    return file
+
+
+def _member(arrays: Any, name: str, path: Path) -> NDArray[Any]:
+    try:
+        return arrays[name]
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(_DAMAGED.format(path)) from error
+
+
+def _one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"{what} must have one label for each row, shape (n,), got {labels.shape}.")
+    return labels
 
 
 def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    frame = _read_frame(path, column)
+    labels = None
+    if column is not None:
+        if column not in frame.columns:
+            raise ValueError(f"{path} has no column {column!r}. It has {listed(list(map(str, frame.columns)))}.")
+        labels = frame.pop(column).to_numpy(object)
+    if frame.shape[1] and _is_row_number(frame.columns[0], frame.iloc[:, 0]):
+        frame = frame.iloc[:, 1:]
+    if frame.shape[1] == 0:
+        raise ValueError(f"{path} has no column of features.")
+    columns = [_numbers(frame.iloc[:, place], str(name), path) for place, name in enumerate(frame.columns)]
+    return np.stack(columns, axis=1), labels
+
+
+def _read_frame(path: Path, column: str | None) -> Any:
     try:
         import pandas as pd
     except ImportError as error:
         raise ValueError("Tables need pandas. Install it with: pip install 'diffclust[fit]'") from error
     try:
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
-        else:
-            # Text stays text: whether "NA" is a missing number or a name depends on the column.
-            frame = pd.read_csv(
-                path, sep="\t" if path.suffix == ".tsv" else None, engine="python", dtype=str, keep_default_na=False
-            )
+        if _ending(path) == ".parquet":
+            return pd.read_parquet(path)
+        # Labels stay text, and so do columns with a blank or a word: what "NA" means depends on the column.
+        return pd.read_csv(
+            path, sep=_separator(path), dtype=None if column is None else {column: str}, keep_default_na=False,
+            low_memory=False, encoding="utf-8-sig", skipinitialspace=True,
+        )  # fmt: skip
     except ImportError as error:
         raise ValueError(f"{path}: parquet files need pyarrow. Install it with: pip install pyarrow") from error
+    except pd.errors.EmptyDataError as error:
+        raise ValueError(f"{path} is empty.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
     except Exception as error:  # whatever a parser may raise
-        raise ValueError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}.") from error
-    labels = None
-    if column is not None:
-        if column not in frame.columns:
-            raise ValueError(f"{path} has no column {column!r}. It has {_listed(list(map(str, frame.columns)))}.")
-        labels = frame.pop(column).to_numpy(object)
-    if frame.shape[1] == 0:
-        raise ValueError(f"{path} has no column of features.")
-    columns = [_numbers(frame[name], str(name), path) for name in frame.columns]
-    return np.stack(columns, axis=1), labels
+        reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
+        raise ValueError(f"{path} cannot be read as a table: {reason}.") from error
+
+
+def _separator(path: Path) -> str:
+    """The one that the first line has most of. Guessing from all of the text takes decimal points for separators."""
+    if _ending(path) == ".tsv":
+        return "\t"
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        header = file.readline()
+    return max(",;\t", key=header.count)
+
+
+def _is_row_number(name: Any, series: Any) -> bool:
+    """A column without a name that counts the rows: what pandas and R write in front of a table."""
+    if not str(name).startswith("Unnamed: ") or series.dtype.kind not in "iu":
+        return False
+    numbers = series.to_numpy()
+    return len(numbers) > 0 and numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
 
 
 def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
@@ -139,58 +210,61 @@ def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     if len(wrong):
         value = series.iloc[wrong[0]]
         blank = str(value).strip().lower() in UNKNOWN
-        what = "is blank" if blank else f"is {value!r}, not a number"
+        what = "is blank" if blank else f"is {str(value)!r}, not a number,"
         advice = "Fill or remove it" if blank else "Turn it into numbers or remove it"
         raise ValueError(f"{path}: column {name!r} {what} in row {wrong[0]}. {advice}.")
     return numbers
 
 
-def _listed(names: list[str], most: int = 12) -> str:
+def listed(names: list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _check_features(features: NDArray[Any], path: Path) -> NDArray[Any]:
+def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArray[Any]:
     if features.dtype.kind not in "iubf":
         raise ValueError(f"{path} must hold numbers, got {features.dtype}.")
     if features.ndim not in (2, 3, 4):
         raise ValueError(
             f"{path} must be rows of features (n, d) or images (n, H, W[, C]), got shape {features.shape}."
         )
-    if len(features) < 2:
-        raise ValueError(f"{path} has {len(features)} row(s): at least two are needed.")
+    if len(features) < at_least:
+        raise ValueError(f"{path} has {len(features)} rows: at least {at_least} are needed.")
+    if features.size == 0:
+        raise ValueError(f"{path} has rows without features, shape {features.shape}.")
     if features.dtype != np.uint8:
-        features = features.astype(np.float32)
-        wrong = np.argwhere(~np.isfinite(features))
+        with np.errstate(over="ignore"):
+            features = features.astype(np.float32, copy=False)
+        wrong = np.flatnonzero(~np.isfinite(features).reshape(len(features), -1).all(1))
         if len(wrong):
-            raise ValueError(f"{path}: row {wrong[0][0]} has a value that is not a finite number. Fill or remove it.")
+            raise ValueError(
+                f"{path}: row {wrong[0]} has a value that is not a finite number (of 32 bits). Fill or remove it."
+            )
     return features
 
 
-def read_labels(path: Path) -> NDArray[Any]:
-    """One label for each row, from an array or from the lines of a text file (of a table, the last column)."""
+def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
+    """One label for each row, from an array or a text file (of a table, the last column).
+
+    A text file with one line more than there are rows starts with a header.
+    """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
-    if path.suffix == ".npy":
-        labels = _load(path)
-        if labels.ndim != 1:
-            raise ValueError(f"{path} must have shape (n,), got {labels.shape}.")
-        return labels
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
-    values = [line.split(",")[-1].strip() for line in lines]
-    if values and path.suffix == ".csv" and not _is_label(values[0]) and any(map(_is_label, values[1:])):
-        values = values[1:]  # a header over numbers
-    return np.array(values, object)
-
-
-def _is_label(text: str) -> bool:
-    """A number, or blank."""
-    if text.lower() in UNKNOWN:
-        return True
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    if _ending(path) == ".npy":
+        return _one_each(_load_array(path), str(path))
+    if _ending(path) == ".npz":
+        with _load_arrays(path) as arrays:
+            names = list(arrays)
+            if len(names) != 1:
+                raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: a file of labels has one.")
+            return _one_each(_member(arrays, names[0], path), str(path))
+    if _ending(path) == ".parquet":
+        frame = _read_frame(path, None)
+        if frame.shape[1] == 0:
+            raise ValueError(f"{path} has no column.")
+        return frame.iloc[:, -1].to_numpy(object)
+    lines = csv.reader(_read_text(path).splitlines(), delimiter="\t" if _ending(path) == ".tsv" else ",")
+    values = [line[-1] if line else "" for line in lines]
+    return np.array(values[1:] if len(values) == n_rows + 1 else values, object)
 
 
 def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
@@ -206,7 +280,7 @@ def _text(value: Any) -> str:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     text = "" if value is None else str(value).strip()
-    return text[:-2] if text.endswith(".0") and text[:-2].lstrip("-").isdigit() else text
+    return text[:-2] if text.endswith(".0") and text[:-2].removeprefix("-").isdecimal() else text
 
 
 def _order(name: str) -> tuple[bool, float, str]:
@@ -220,20 +294,21 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
     """Pairs of row numbers, counted from 0: two to a line, or an (m, 2) array; a header is skipped."""
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
-    if path.suffix == ".npy":
-        pairs = _load(path)
+    if _ending(path) == ".npy":
+        pairs = _load_array(path)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
             raise ValueError(f"{path} must be integers of shape (m, 2), got {pairs.dtype} {pairs.shape}.")
         found = [(int(i), int(j)) for i, j in pairs]
     else:
         found = []
-        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines()):
+        for number, line in enumerate(_read_text(path).splitlines()):
             parts = line.replace(",", " ").replace(";", " ").split()
             if not parts:
                 continue
-            if len(parts) == 2 and all(part.lstrip("-").isdigit() for part in parts):
+            numeric = [part.removeprefix("-").isdecimal() for part in parts]
+            if len(parts) == 2 and all(numeric):
                 found.append((int(parts[0]), int(parts[1])))
-            elif number:
+            elif number or any(numeric):  # only the first line may be a header
                 raise ValueError(f"{path}, line {number + 1}: expected two row numbers, got {line.strip()!r}.")
     for i, j in found:
         if not (0 <= i < n_rows and 0 <= j < n_rows):

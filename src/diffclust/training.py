@@ -11,6 +11,7 @@ counts its draws of noise in its state. So a run that was killed and resumed is 
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import math
 import signal
@@ -30,6 +31,7 @@ try:
     import torch
     from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, ProgressBar
     from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+    from lightning.pytorch.plugins.io import TorchCheckpointIO
     from torch import Tensor, nn
     from torch.utils.data import DataLoader, IterableDataset
 except ImportError as error:
@@ -40,6 +42,7 @@ except ImportError as error:
 from diffclust import nn as modules
 from diffclust.backbones import InputScaling, is_image, make_backbone
 from diffclust.constraints import Constraints
+from diffclust.files import write_whole
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.metrics import clustering_scores
@@ -118,7 +121,7 @@ class TrainingConfig:
             _check(self, name, value is None or _is_count(value), "None or an integer, at least 1")
         _check(self, "warmup_steps", self.warmup_steps == 0 or _is_count(self.warmup_steps), "an integer, at least 0")
         _check(self, "seed", self.seed == 0 or _is_count(self.seed), "an integer, at least 0")
-        _check(self, "epsilon", self.epsilon > 0, "above 0")
+        _check(self, "epsilon", 0 < self.epsilon < math.inf, "above 0 and finite")
         _check(self, "learning_rate", self.learning_rate > 0, "above 0")
         _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
@@ -449,6 +452,8 @@ def fit(
     """
     rows = as_rows(x)
     labels = as_labels(y, len(rows))
+    if resume is not None:
+        _read_checkpoint(resume)  # a damaged one is found out here
     if validation is not None:
         held_out = as_rows(validation[0])
         validation = held_out, as_labels(validation[1], len(held_out))
@@ -470,7 +475,7 @@ def fit(
             strategy=config.strategy, check_val_every_n_epoch=None, val_check_interval=config.validate_every,
             limit_val_batches=len(data.validation_rows), num_sanity_val_steps=0, use_distributed_sampler=False,
             callbacks=[*_stopping(config), *best, *([StepBar()] if progress else []), *callbacks],
-            logger=_logger(folder) if logger is None else logger, log_every_n_steps=10,
+            logger=_logger(folder) if logger is None else logger, log_every_n_steps=10, plugins=[WholeCheckpoints()],
             enable_progress_bar=progress, enable_checkpointing=bool(best), enable_model_summary=False,
             default_root_dir=place,
         )  # fmt: skip
@@ -488,6 +493,26 @@ def fit(
     return module.cpu().eval()
 
 
+def rehearse(config: TrainingConfig, x: Any) -> None:
+    """Raises what :func:`fit` would raise because of the device or the backbone, without writing anything."""
+    rows = as_rows(x[:2])
+    _resolve(config.accelerator)
+    shape = tuple(rows.shape[1:])
+    with _random_numbers_of_its_own(), torch.no_grad():
+        module = ForestModule(config, shape).eval()
+        try:
+            embeddings = module(rows)
+        except Exception as error:  # whatever a network of the user's own may raise
+            raise ValueError(f"backbone {config.backbone!r} does not take rows of shape {shape}: {error}.") from error
+    if embeddings.ndim != 2 or len(embeddings) != len(rows):
+        raise ValueError(
+            f"backbone {config.backbone!r} must give a vector for each row, shape ({len(rows)}, ...), got "
+            f"{tuple(embeddings.shape)} for {len(rows)} rows."
+        )
+    if not any(parameter.requires_grad for parameter in module.backbone.parameters()):
+        raise ValueError(f"backbone {config.backbone!r} has no parameters to train.")
+
+
 def classify(module: ForestModule, x: Any) -> NDArray[np.int64]:
     """The classes of rows by the linear layer of a module trained with cross-entropy."""
     if not isinstance(module.loss, CrossEntropy):
@@ -502,7 +527,7 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     Args:
         backbone: needed again where the run was given a module or function instead of a name.
     """
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    state = _read_checkpoint(checkpoint)
     saved = state["hyper_parameters"]
     config = TrainingConfig(**saved["config"])
     if backbone is None and str(config.backbone).startswith(_OBJECT):
@@ -515,6 +540,18 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     module.validations = state["validations"]
     module.load_state_dict(state["state_dict"])
     return module.eval()
+
+
+def _read_checkpoint(path: str | Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of every kind, depending on where the file is damaged
+        raise ValueError(f"{path} is not a checkpoint, or is damaged.") from error
+    if not isinstance(state, dict) or not {"hyper_parameters", "state_dict", "validations"} <= state.keys():
+        raise ValueError(f"{path} is not a checkpoint of diffclust.")
+    return state
 
 
 def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str = "auto") -> NDArray[np.float32]:
@@ -539,6 +576,8 @@ def _resolve(device: str) -> str:
     """The solvers run on the CPU and on CUDA, so "auto" is one of these."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("There is no CUDA device that PyTorch can use. Take device 'cpu' or 'auto'.")
     return device
 
 
@@ -561,6 +600,16 @@ def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -
             )
         ]  # fmt: skip
     return [ModelCheckpoint(filename="last", every_n_train_steps=config.validate_every, save_top_k=1, **names)]
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Lightning writes to the system's temporary folder first; from another disk, moving is copying, and can be cut."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_whole(Path(path), buffer.getvalue())
 
 
 def _logger(folder: str | Path | None) -> Any:
@@ -649,10 +698,15 @@ class StepBar(ProgressBar):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._bar is not None and self._bar.update(trainer.global_step - self._bar.n):
-            shown = {name: f"{float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()}
-            self._bar.set_postfix(shown, refresh=False)
+            self._show(trainer)
+
+    def _show(self, trainer: pl.Trainer) -> None:
+        shown = {name: f"{float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()}
+        self._bar.set_postfix(shown, refresh=False)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._bar is not None:
+            self._show(trainer)
         self._close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -1,0 +1,422 @@
+"""The command line as people use it: help, results, one sentence for a mistake, Ctrl-C, and a kill at any moment."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+pytest.importorskip("typer")
+torch = pytest.importorskip("torch")
+
+from typer.testing import CliRunner  # noqa: E402
+
+import diffclust as dc  # noqa: E402
+from diffclust import cli, report, runs, tables, training  # noqa: E402
+from diffclust.files import write_whole  # noqa: E402
+
+N = 24
+LABELS = ["--labels", "y.npy"]
+TRUTH = np.arange(N) % 3
+FAST = ["--steps", "6", "--batch-size", "16", "--draws", "3", "--backbone", "linear", "--device", "cpu", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """Every test has a folder with a small table, its labels and pairs; reports are drawn only where asked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "write_report", lambda data, path: write_whole(path, "<html></html>"))
+    np.save("x.npy", make_rows())
+    np.save("y.npy", np.where(np.arange(N) < 12, TRUTH, -1))
+    lines = [f"{row[0]},{row[1]},{'abc'[TRUTH[i]] if i < 12 else ''}" for i, row in enumerate(make_rows())]
+    Path("t.csv").write_text("width,height,kind\n" + "\n".join(lines) + "\n")
+
+
+def make_rows(seed=0):
+    return (np.random.default_rng(seed).normal(size=(N, 4)) + 6 * np.eye(4)[TRUTH]).astype(np.float32)
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(each) for each in arguments])
+
+
+def fit(*arguments):
+    return call("fit", *arguments, *FAST)
+
+
+def sentence(result, code=2):
+    """The one line of an error."""
+    assert result.exit_code == code, (result.output, result.exception)
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("Error: ")
+    assert lines[0].endswith(".")
+    assert not lines[0].endswith("..")
+    return lines[0]
+
+
+# -------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_reads_well(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("NO_COLOR", "1")
+    overview = call("--help")
+    assert overview.exit_code == 0
+    assert overview.output.index(" fit ") < overview.output.index(" cluster ")
+    text = call("fit", "--help").output
+    assert "[OPTIONS] [DATA]" in text
+    groups = ["What is known", "--labels", "--must-link", "--clusters", "Training", "--steps", "The run", "--out"]
+    assert [text.index(each) for each in groups] == sorted(text.index(each) for each in groups)
+    assert "[default: auto]" in text
+    assert "[default: 300]" in text
+    assert "\\[" not in text
+    for line in call("cluster", "--help").output.splitlines():
+        assert len(line) <= 110
+    assert call("--version").output == f"diffclust {dc.__version__}\n"
+
+
+def test_usage_errors_exit_with_2():
+    for arguments in ("fit --lables x", "clutser", "fit x.npy y.npy", "fit --steps many", "fit --steps 0",
+                      "fit --epsilon 0", "fit --epsilon nan", "fit --holdout 1", "cluster"):  # fmt: skip
+        result = call(*arguments.split())
+        assert result.exit_code == 2
+        assert "Traceback" not in result.output
+    assert not Path("diffclust-run").exists()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "foo", "2.5", "²", ""])
+def test_clusters_is_a_number_or_auto(value):
+    result = call("fit", "x.npy", "--labels", "y.npy", f"--clusters={value}")
+    assert result.exit_code == 2
+    assert "must be a number from 1, or auto" in re.sub(r"[\s│]+", " ", result.output)
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def test_fit_prints_the_table_and_the_report():
+    result = fit("t.csv", "--labels", "kind", "--out", "run", "--holdout", "0.25")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert "Scored on 3 rows" in result.stdout
+    for method in ("diffclust", "k-means on raw data", "single linkage on raw data", "cross-entropy, same labels"):
+        assert method in result.stdout
+    assert result.stdout.endswith(f"Report: {Path('run/report.html')}\n")
+    run = dc.load_run("run")
+    assert f"{len(run.names)} clusters of 24 rows: " in result.stdout
+    assert Path("run/clusters.csv").read_text().startswith("row,cluster,name,confidence,label\n0,0,a,")
+
+
+def test_without_quiet_it_says_what_it_does(capfd):
+    result = call("fit", "x.npy", "--labels", "y.npy", *FAST[:-1])
+    assert result.exit_code == 0, result.output
+    assert "Drawing the report" in result.stderr
+    assert "loss=" in result.stderr
+    assert Path("diffclust-run/clusters.csv").exists()
+
+
+def test_images(tmp_path):
+    pictures = np.zeros((N, 8, 8), np.uint8)
+    pictures[np.arange(N), 2 * TRUTH + 1] = 200
+    np.save("x.npy", pictures)
+    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "-q")
+    assert result.exit_code == 0, result.output
+    assert dc.load_run("diffclust-run").settings["config"]["backbone"] == "cnn"
+    Path("rows").mkdir()
+    for row, picture in enumerate(pictures):
+        np.save(f"rows/{row:02}.npy", picture)
+    result = call("cluster", "diffclust-run", "rows")
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == N + 1
+
+
+def test_names_are_not_markup():
+    names = [f"[/b] {'abc'[c]} [red]" if i < 12 else "" for i, c in enumerate(TRUTH)]
+    Path("y.txt").write_text("".join(f"{name}\n" for name in names))
+    result = fit("x.npy", "--labels", "y.txt")
+    assert result.exit_code == 0, result.output
+    assert "[/b] a [red] (8)" in result.stdout
+    placed = call("cluster", "diffclust-run", "x.npy")
+    assert placed.exit_code == 0
+    assert ",[/b] a [red]," in placed.stdout
+
+
+def test_pairs_only():
+    Path("must.csv").write_text("i,j\n0,3\n1,4\n")
+    Path("cannot.csv").write_text("0,1\n")
+    result = fit("x.npy", "--must-link", "must.csv", "--cannot-link", "cannot.csv", "--clusters", "3")
+    assert result.exit_code == 0, result.output
+    assert "3 clusters of 24 rows: new 1 (8), new 2 (8), new 3 (8)" in result.stdout
+
+
+def test_the_digits_are_the_default(monkeypatch):
+    asked = {}
+
+    def fit_run(table, config, out, **options):
+        asked.update(table=table, out=out, **options)
+        raise ValueError("enough.")
+
+    monkeypatch.setattr(runs, "fit_run", fit_run)
+    call("fit")
+    known, truth = asked["table"].labels, asked["truth"]
+    assert (known >= 0).sum() == 100
+    assert set(known[known >= 0]) == {0, 1, 2, 3, 4, 5, 6}
+    assert (known[known >= 0] == truth[known >= 0]).all()
+    assert asked["n_clusters"] == 10
+    assert asked["table"].features.shape == (1797, 8, 8)
+    np.testing.assert_array_equal(cli.digits(1)[0].labels, cli.digits(1)[0].labels)
+    assert (cli.digits(1)[0].labels != cli.digits(2)[0].labels).any()
+
+
+def test_a_killed_run_loses_little(monkeypatch):
+    configs = []
+    monkeypatch.setattr(runs, "fit_run", lambda table, config, out, **options: configs.append(config))
+    monkeypatch.setattr(cli, "_print_result", lambda *arguments: None)
+    for steps in (1, 300, 20_000):
+        assert call("fit", "x.npy", "--labels", "y.npy", "--steps", steps).exit_code == 0
+    assert [config.validate_every for config in configs] == [1, 15, 50]
+
+
+# ---------------------------------------------------------------------------------------------------------- new rows
+
+
+@pytest.fixture
+def finished():
+    assert fit("x.npy", "--labels", "y.npy", "--out", "run").exit_code == 0
+
+
+def test_cluster_places_new_rows(finished):
+    np.save("new.npy", make_rows(1)[:1])
+    result = call("cluster", "run", "new.npy")
+    assert result.exit_code == 0, result.output
+    assert re.fullmatch(r"row,cluster,name,confidence\n0,0,0,[01]\.\d{4}\n", result.stdout)
+    np.save("new.npy", make_rows(1))
+    result = call("cluster", "run/last.ckpt", "new.npy", "--out", "placed.csv")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    rows = Path("placed.csv").read_text().splitlines()
+    assert [int(row.split(",")[1]) for row in rows[1:]] == TRUTH.tolist()
+
+
+def test_cluster_leaves_out_a_column_of_labels():
+    assert fit("t.csv", "--labels", "kind", "--out", "run").exit_code == 0
+    assert call("cluster", "run", "t.csv", "--labels", "kind").exit_code == 0
+    assert "not a number" in sentence(call("cluster", "run", "t.csv"))
+
+
+def test_mistakes_of_cluster(finished):
+    np.save("wide.npy", np.zeros((3, 9)))
+    Path("folder").mkdir()
+    Path("other.ckpt").write_text("x")
+    assert "rows of shape (4,), got (9,)" in sentence(call("cluster", "run", "wide.npy"))
+    assert "gone does not exist" in sentence(call("cluster", "gone", "x.npy"))
+    assert "gone.npy does not exist" in sentence(call("cluster", "run", "gone.npy"))
+    assert "not of a finished run" in sentence(call("cluster", "folder", "x.npy"))
+    assert "not of a finished run" in sentence(call("cluster", "other.ckpt", "x.npy"))
+    assert "is not the checkpoint of the run" in sentence(call("cluster", "run/metrics.json", "x.npy"))
+    assert "folder/no/such.csv" in sentence(call("cluster", "run", "x.npy", "--out", "folder/no/such.csv"))
+    assert "Cannot read or write folder" in sentence(call("cluster", "run", "x.npy", "--out", "folder"))
+    last = Path("run/last.ckpt")
+    last.write_bytes(last.read_bytes()[:1000])
+    assert "last.ckpt is not a checkpoint, or is damaged" in sentence(call("cluster", "run", "x.npy"))
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
+
+MISTAKES = {
+    "no such file": (["gone.npy"], "gone.npy does not exist"),
+    "no labels": (["x.npy"], "Nothing is known"),
+    "labels of nothing": (["--labels", "kind"], "name its file first"),
+    "no column": (["t.csv", "--labels", "sort"], "no column 'sort'"),
+    "text column": (["t.csv"], "column 'kind' is 'a', not a number, in row 0"),
+    "all unknown": (["x.npy", "--labels", "unknown.npy"], "Nothing is known"),
+    "too few labels": (["x.npy", "--labels", "few.npy"], "few.npy has 5 labels, x.npy has 24 rows"),
+    "contradiction": (["x.npy", "--must-link", "must.csv", "--cannot-link", "cannot.csv"], "(0, 1), (1, 2) join them"),
+    "contradicts labels": (["x.npy", *LABELS, "--must-link", "must.csv"], "(0, 1) must stay apart"),
+    "pair out of range": (["x.npy", "--must-link", "far.csv"], "pair (0, 99) is out of range"),
+    "too few clusters": (["x.npy", *LABELS, "--clusters", "2"], "--clusters 2 is outside"),
+    "too many clusters": (["x.npy", *LABELS, "--clusters", "25"], "--clusters 25 is outside"),
+    "backbone": (["x.npy", *LABELS, "--backbone", "resnet"], "backbone must be one of"),
+    "cnn on a table": (["x.npy", *LABELS, "--backbone", "cnn"], "needs images"),
+    "device": (["x.npy", *LABELS, "--device", "tpu"], "--device must be auto, cpu or cuda"),
+    "noise": (["x.npy", *LABELS, "--epsilon", "inf"], "epsilon must be above 0 and finite"),
+    "out is a file": (["x.npy", *LABELS, "--out", "y.npy"], "--out y.npy is a file"),
+    "out is below a file": (["x.npy", *LABELS, "--out", "y.npy/run"], "--out y.npy/run cannot be written"),
+    "out cannot be": (["x.npy", *LABELS, "--out", "/proc/diffclust"], "--out /proc/diffclust cannot be written"),
+    "nothing to resume": (["x.npy", *LABELS, "--resume"], "has no run to go on with"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(name):
+    arguments, message = MISTAKES[name]
+    np.save("unknown.npy", np.full(N, -1))
+    np.save("few.npy", np.zeros(5))
+    Path("must.csv").write_text("0,1\n1,2\n")
+    Path("cannot.csv").write_text("0,2\n")
+    Path("far.csv").write_text("0,99\n")
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    assert message in sentence(call("fit", "--quiet", *arguments))
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished):
+    before = Path("run/clusters.csv").stat().st_mtime_ns
+    assert "run has a run already" in sentence(fit("x.npy", "--labels", "y.npy", "--out", "run"))
+    assert "seed=0, now it is 1" in sentence(
+        fit("x.npy", "--labels", "y.npy", "--out", "run", "--resume", "--seed", "1")
+    )
+    np.save("x.npy", make_rows(3))
+    assert "other data" in sentence(fit("x.npy", "--labels", "y.npy", "--out", "run", "--resume"))
+    assert Path("run/clusters.csv").stat().st_mtime_ns == before
+
+
+def test_a_full_disk(monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(runs, "write_whole", full)
+    assert "The disk is full: cannot write run/settings.json" in sentence(
+        fit("x.npy", "--labels", "y.npy", "--out", "run")
+    )
+
+
+def test_too_little_memory(monkeypatch):
+    def too_large(*arguments, **options):
+        raise MemoryError("Unable to allocate 7 TiB.")
+
+    monkeypatch.setattr(cli, "read_table", too_large)
+    assert "not enough memory. Unable to allocate 7 TiB" in sentence(fit("x.npy"))
+
+
+def test_our_own_faults_have_a_traceback(monkeypatch):
+    monkeypatch.setattr(cli, "read_table", lambda *arguments: {}["fault"])
+    assert isinstance(fit("x.npy").exception, KeyError)
+    monkeypatch.setenv("DIFFCLUST_TRACEBACK", "1")
+    monkeypatch.setattr(cli, "read_table", tables.read_table)
+    assert isinstance(fit("gone.npy").exception, ValueError)
+
+
+# ------------------------------------------------------------------------------------------------ Ctrl-C and the kill
+
+
+def test_interrupted_before_there_is_a_run(monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "read_table", interrupt)
+    assert sentence(fit("x.npy"), 130) == "Error: Interrupted."
+
+
+def program(out, *more):
+    """A run of real processes, on one thread: steps enough to be hit in the middle of them."""
+    arguments = ["fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "150", "--batch-size", "24"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "diffclust", *arguments, "--draws", "5", "--device", "cpu", "-q", "--out", out, *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(dc.__file__).parents[1])},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        np.save("x.npy", make_rows())
+        np.save("y.npy", np.where(np.arange(N) < 12, TRUTH, -1))
+        process = program("run")
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    finally:
+        os.chdir(here)
+    return folder / "run"
+
+
+def wait_for(condition, process, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def assert_whole_files(folder):
+    for path in folder.iterdir():
+        if path.suffix == ".npy":
+            np.load(path)
+        elif path.suffix == ".npz":
+            with np.load(path) as arrays:
+                assert [arrays[name] for name in arrays]
+        elif path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".ckpt":
+            torch.load(path, weights_only=True)
+        elif path.suffix == ".csv":
+            assert len(path.read_text().splitlines()) == N + 1
+        elif path.suffix == ".html":
+            assert path.read_text("utf-8").rstrip().endswith("</html>")
+        else:
+            assert path.name == "log" or path.name.endswith(".tmp")
+
+
+def assert_same_result(folder, other):
+    for name in ("clusters.csv", "embeddings.npy"):
+        assert (folder / name).read_bytes() == (other / name).read_bytes(), name
+    one, two = dc.load_run(folder), dc.load_run(other)
+    np.testing.assert_array_equal(one.hierarchy.edges, two.hierarchy.edges)
+    np.testing.assert_array_equal(one.hierarchy.weights, two.hierarchy.weights)
+    assert one.metrics["scores"] == two.metrics["scores"]
+
+
+def test_killed_at_any_moment_and_resumed_is_the_run_that_was_not(uninterrupted):
+    """In the middle of training, once more a little later, and when the first result is there."""
+    run, last = Path("run"), Path("run/last.ckpt")
+    killed = 0
+    for moment in ("first checkpoint", "next checkpoint", "first result"):
+        written = last.stat().st_mtime_ns if last.exists() else 0
+        process = program("run", *(["--resume"] if run.exists() else []))
+        if moment == "first result":
+            reached = wait_for(Path("run/embeddings.npy").exists, process)
+        else:
+            reached = wait_for(lambda since=written: last.exists() and last.stat().st_mtime_ns > since, process)
+        if reached:
+            process.kill()
+            killed += 1
+        process.communicate(timeout=60)
+        assert_whole_files(run)
+    assert killed >= 2
+    process = program("run", "--resume")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert_whole_files(run)
+    assert not list(run.glob(".*.tmp"))
+    assert_same_result(run, uninterrupted)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_control_c_leaves_a_checkpoint_to_go_on_with(uninterrupted):
+    process = program("run")
+    assert wait_for(Path("run/last.ckpt").exists, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.strip() == "Error: Interrupted. Go on with the same command and --resume."
+    assert_whole_files(Path("run"))
+    steps = len(training.load("run/last.ckpt").loss_curve)
+    assert 0 < steps < 150
+    process = program("run", "--resume")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert_same_result(Path("run"), uninterrupted)

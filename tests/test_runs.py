@@ -1,0 +1,340 @@
+"""Runs in Python: what a folder holds, loading it back, resuming it, and what happens when writing fails."""
+
+import dataclasses
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+torch = pytest.importorskip("torch")
+
+import diffclust as dc  # noqa: E402
+from diffclust import files, report, runs, training  # noqa: E402
+from diffclust.files import write_whole  # noqa: E402
+from diffclust.runs import FILES, Knowledge, fit_run, load_run, name_clusters  # noqa: E402
+from diffclust.tables import Table  # noqa: E402
+
+N = 24
+
+
+def make_table(n_labelled=12, n=N):
+    """Three blobs; the labels of some rows."""
+    rng = np.random.default_rng(0)
+    truth = np.arange(n) % 3
+    x = (rng.normal(size=(n, 4)) + 6 * np.eye(4)[truth]).astype(np.float32)
+    return Table(x, np.where(np.arange(n) < n_labelled, truth, -1), ["cat", "dog", "eel"], "blobs")
+
+
+CONFIG = training.TrainingConfig(
+    n_clusters=1, batch_size=16, n_draws=3, max_steps=6, validate_every=2, accelerator="cpu", backbone="linear"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch, request):
+    """Drawing takes longer than everything else; tests that look at the page ask for it."""
+    if "with_report" not in request.fixturenames:
+        monkeypatch.setattr(report, "write_report", lambda data, path: write_whole(path, "<html></html>"))
+
+
+@pytest.fixture
+def with_report():
+    pass
+
+
+def fit(folder, table=None, config=CONFIG, **options):
+    options = {"n_clusters": None, "progress": False, "say": lambda text: None, **options}
+    return fit_run(make_table() if table is None else table, config, folder, **options)
+
+
+def contents(folder):
+    """All that must be the same in a resumed run."""
+    with np.load(folder / "hierarchy.npz") as saved:
+        hierarchy = {name: saved[name].tobytes() for name in saved}
+    return (folder / "clusters.csv").read_bytes(), (folder / "embeddings.npy").read_bytes(), hierarchy
+
+
+# -------------------------------------------------------------------------------------------------------- the folder
+
+
+def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
+    fitted = fit(tmp_path / "run", holdout=0.25)
+    run = dc.load_run(tmp_path / "run")
+    assert {path.name for path in run.folder.iterdir()} == {*FILES, "log", "report.html"}
+    np.testing.assert_array_equal(run.clusters, np.arange(N) % 3)
+    assert run.names == ["cat", "dog", "eel"]
+    assert run.embeddings.shape == (N, 16)
+    assert run.confidence.shape == (N,)
+    assert run.metrics["scored_rows"] == 3
+    assert {row["method"] for row in run.metrics["scores"]} >= {"diffclust", "k-means on raw data"}
+    assert run.settings["source"] == "blobs"
+    new = make_table().features + 0.01
+    np.testing.assert_array_equal(run.cluster(new), run.clusters)
+    np.testing.assert_array_equal(run.place(new)[1], run.confidence)
+    np.testing.assert_array_equal(run.hierarchy.labels(3), fitted.hierarchy.labels(3))
+    assert len(np.unique(run.hierarchy.labels(7))) == 7
+    page = (run.folder / "report.html").read_text("utf-8")
+    assert page.rstrip().endswith("</html>")
+    assert "dc.load_run" in page
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        fit(tmp_path / name, config=dataclasses.replace(CONFIG, seed=seed))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a")[1] != contents(tmp_path / "c")[1]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_unfinished_run_says_what_is_missing(name, tmp_path):
+    for other in FILES[: FILES.index(name)]:
+        (tmp_path / other).touch()
+    with pytest.raises(ValueError, match=f"not of a finished run: .*{name} is missing"):
+        load_run(tmp_path)
+
+
+def test_rows_of_another_shape_are_refused(tmp_path):
+    run = fit(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"rows of shape \(4,\), got \(3,\)"):
+        run.cluster(np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.99])
+def test_a_damaged_checkpoint_is_named(keep, tmp_path):
+    fit(tmp_path / "run")
+    last = tmp_path / "run" / training.LAST
+    whole = last.read_bytes()
+    last.write_bytes(whole[: int(keep * len(whole))])
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged"):
+        load_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged"):
+        fit(tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.ckpt")
+    with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint of diffclust"):
+        training.load(tmp_path / "other.ckpt")
+
+
+# --------------------------------------------------------------------------------------------------------- knowledge
+
+
+def test_some_labels_of_every_class_with_enough_of_them_are_held_out():
+    table = make_table()
+    table.labels[[1, 4, 7]] = -1  # dog keeps one label
+    knowledge = Knowledge.of(table, (), (), None, 0.5, seed=0)
+    assert np.bincount(knowledge.truth[knowledge.truth >= 0]).tolist() == [2, 0, 2]
+    assert np.bincount(knowledge.known[knowledge.known >= 0]).tolist() == [2, 1, 2]
+    assert not ((knowledge.truth >= 0) & (knowledge.known >= 0)).any()
+
+
+def test_a_contradiction_is_one_whatever_is_held_out():
+    for seed in range(5):
+        with pytest.raises(ValueError, match=r"\(0, 1\)"):
+            Knowledge.of(make_table(), [(0, 1)], (), None, 0.75, seed=seed)
+
+
+def test_nothing_known():
+    with pytest.raises(ValueError, match="Nothing is known"):
+        Knowledge.of(make_table(0), (), (), None, 0.2, 0)
+
+
+@pytest.mark.parametrize(
+    ("labelled", "must_link", "cannot_link"),
+    [
+        (0, [(0, 3), (3, 6), (1, 4)], []),
+        (0, [], [(0, 1)]),
+        (0, [(0, 3)], [(0, 1), (1, 2), (2, 4)]),  # no labels can say this
+        (9, [(0, 12)], [(13, 14), (14, 15), (20, 21)]),
+        (3, [], []),
+        (1, [], []),
+        (N, [], []),
+    ],
+)
+def test_the_clusters_agree_with_all_that_is_known(labelled, must_link, cannot_link, tmp_path):
+    table = make_table(labelled)
+    run = fit(tmp_path / "run", table, must_link=must_link, cannot_link=cannot_link)
+    known = dc.Constraints.from_groups(*dc.constraints.join_knowledge(table.labels, must_link, cannot_link))
+    assert known.agree(run.clusters)
+    assert run.metrics["n_clusters"] == len(run.names) == len(np.unique(run.clusters))
+
+
+def test_more_clusters_than_asked_for_where_the_greedy_needs_them(tmp_path):
+    cannot_link = [(0, 1), (1, 2), (2, 5), (12, 13), (13, 14), (14, 12 + 5)]
+    said = []
+    run = fit(tmp_path / "run", make_table(0), cannot_link=cannot_link, n_clusters=2, say=said.append)
+    assert dc.Constraints.from_pairs(N, (), cannot_link).agree(run.clusters)
+    if run.metrics["n_clusters"] > 2:
+        assert any("at least" in text for text in said)
+
+
+def test_one_label_a_class_cannot_choose_the_number_of_clusters(tmp_path, monkeypatch):
+    asked = []
+    choose = runs.choose_n_clusters
+    monkeypatch.setattr(runs, "choose_n_clusters", lambda *a, **k: asked.append(a[1]) or choose(*a, **k))
+    fit(tmp_path / "one", make_table(3))
+    fit(tmp_path / "two", make_table(6))
+    assert asked == ["gap", "labels"]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_very_few_rows(n, tmp_path, with_report):
+    run = fit(tmp_path / "run", make_table(n, n), holdout=0.2)
+    assert run.clusters.tolist() == list(range(n))
+
+
+def test_names():
+    assert name_clusters(np.array([1, 0, 2]), np.array([-1, 1, -1]), ["a", "b"]) == ["b", "new 1", "new 2"]
+
+
+# ---------------------------------------------------------------------------------------- found before the first step
+
+MISTAKES = {
+    "k too small": ({"n_clusters": 2}, {}, "--clusters 2 is outside .* 3 to 15"),
+    "k too large": ({"n_clusters": 16}, {}, "--clusters 16 is outside"),
+    "guard": ({"min_cluster_size": N + 1}, {}, "more than the 24 rows"),
+    "backbone": ({}, {"backbone": "resnet"}, "backbone must be one of"),
+    "no such module": ({}, {"backbone": "nothing:here"}, "cannot be imported"),
+    "empty module": ({}, {"backbone": ":here"}, "cannot be imported"),
+    "two arguments": ({}, {"backbone": "torch.nn:Linear"}, "cannot be called with input_shape"),
+    "not an image": ({}, {"backbone": "cnn"}, "needs images"),
+    "nothing to train": ({}, {"backbone": "torch.nn:Identity"}, "no parameters"),
+    "other input": ({}, {"backbone": "tests_backbones:wide"}, r"does not take rows of shape \(4,\)"),
+    "not vectors": ({}, {"backbone": "tests_backbones:flat"}, "must give a vector for each row"),
+    "no resume": ({"resume": True}, {}, "has no run to go on with"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_leave_no_folder(name, tmp_path, monkeypatch):
+    options, changes, message = MISTAKES[name]
+    (tmp_path / "tests_backbones.py").write_text(
+        "import torch\n\n\n"
+        "def wide(shape):\n    return torch.nn.Linear(99, 3)\n\n\n"
+        "def flat(shape):\n    return torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((ValueError, TypeError), match=message):
+        fit(tmp_path / "run", config=dataclasses.replace(CONFIG, **changes), **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no CUDA device"):
+        training.rehearse(dataclasses.replace(CONFIG, accelerator="cuda"), make_table().features)
+
+
+def test_the_rehearsal_changes_nothing():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    training.rehearse(CONFIG, make_table().features)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# ------------------------------------------------------------------------------------------------------------ resume
+
+
+@pytest.mark.parametrize("stop", ["training", "embed", "score_methods", "_write_report"])
+def test_a_run_that_failed_anywhere_goes_on_to_the_same_result(stop, tmp_path, monkeypatch):
+    fit(tmp_path / "whole", holdout=0.25)
+    with monkeypatch.context() as patched:
+        if stop == "training":
+            write = files.write_whole
+            written = []
+
+            def only_one(path, content):
+                written.append(path)
+                if len(written) > 1:
+                    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+                write(path, content)
+
+            patched.setattr(training, "write_whole", only_one)
+        elif stop == "embed":
+            patched.setattr(training, "embed", _fail)
+        else:
+            patched.setattr(runs, stop, _fail)
+        with pytest.raises(OSError, match=r"No space left"):
+            fit(tmp_path / "cut", holdout=0.25)
+    assert not list((tmp_path / "cut").glob(".*.tmp"))
+    with pytest.raises(ValueError, match="has a run already"):
+        fit(tmp_path / "cut", holdout=0.25)
+    (tmp_path / "cut" / ".clusters.csv.1.tmp").write_text("half")
+    fit(tmp_path / "cut", holdout=0.25, resume=True)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    assert not list((tmp_path / "cut").glob(".*.tmp"))
+
+
+def _fail(*arguments, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_resume_is_refused_for_other_data_or_settings(tmp_path):
+    folder = tmp_path / "run"
+    fit(folder)
+    before = contents(folder)
+    for table, options, message in (
+        (make_table(9), {}, "other data, labels or pairs"),
+        (dataclasses.replace(make_table(), features=make_table().features + 1), {}, "other data"),
+        (None, {"cannot_link": [(20, 21)]}, "other data"),
+        (None, {"config": dataclasses.replace(CONFIG, epsilon=0.1)}, "epsilon=0.5, now it is 0.1"),
+        (None, {"n_clusters": 4}, "n_clusters=3, now it is 4"),
+        (None, {"n_clusters": 3}, "clusters=None, now it is 3"),
+        (None, {"holdout": 0.01}, "holdout=0.0, now it is 0.01"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(folder, table, resume=True, **options)
+    assert contents(folder) == before
+    (folder / "settings.json").write_text("{")
+    with pytest.raises(ValueError, match=r"settings\.json is damaged"):
+        fit(folder, resume=True)
+
+
+def test_another_size_guard_needs_no_training(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"at most 3 clusters .* --resume and a smaller --min-cluster-size"):
+        fit(tmp_path / "run", n_clusters=4, min_cluster_size=N)
+    steps = []
+    monkeypatch.setattr(training.ForestModule, "training_step", lambda *a: steps.append(a))
+    run = fit(tmp_path / "run", n_clusters=4, min_cluster_size=1, resume=True)
+    assert run.metrics["n_clusters"] == 4
+    assert not steps
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["min_cluster_size"] == 1
+
+
+def test_a_folder_with_a_checkpoint_of_another_kind_is_left_alone(tmp_path):
+    (tmp_path / "last.ckpt").write_text("precious")
+    with pytest.raises(ValueError, match="has a run already"):
+        fit(tmp_path)
+    assert (tmp_path / "last.ckpt").read_text() == "precious"
+
+
+# ------------------------------------------------------------------------------------------------------- whole files
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_file_as_it_was(step, tmp_path, monkeypatch):
+    path = tmp_path / "file.txt"
+    write_whole(path, "before")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_whole(path, "after")
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
+    assert path.read_text() == "before"
+
+
+def test_errors_name_the_final_file(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "below", tmp_path / "missing" / "below"):
+        with pytest.raises(OSError, match="below") as caught:
+            write_whole(path, "x")
+        assert caught.value.filename == str(path)

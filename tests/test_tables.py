@@ -1,0 +1,271 @@
+"""Files → arrays: every form that is read, and every mistake in one of them named."""
+
+import numpy as np
+import pytest
+
+from diffclust.tables import encode_labels, read_labels, read_pairs, read_table
+
+pd = pytest.importorskip("pandas")
+
+KINDS = np.array(["cat", "", "dog", "cat", "", "eel"])
+CODES = [0, -1, 1, 0, -1, 2]
+X = np.arange(12, dtype=np.float32).reshape(6, 2) / 4
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes text, bytes, an array or a dictionary of arrays; names are relative, as in the messages."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(name, content):
+        path = tmp_path / name
+        if isinstance(content, np.ndarray):
+            np.save(path, content)
+        elif isinstance(content, dict):
+            np.savez(path, **content)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path.relative_to(tmp_path)
+
+    return write_file
+
+
+def make_frame():
+    frame = pd.DataFrame(X, columns=["width", "height"])
+    frame["kind"] = KINDS
+    return frame
+
+
+# ---------------------------------------------------------------------------------------------------------- features
+
+
+def write_csv(path, **options):
+    make_frame().to_csv(path, index=False, **options)
+
+
+TABLES = {
+    "t.csv": write_csv,
+    "semicolons.csv": lambda path: write_csv(path, sep=";"),
+    "tabs.csv": lambda path: write_csv(path, sep="\t"),
+    "t.tsv": lambda path: write_csv(path, sep="\t"),
+    "LOUD.CSV": write_csv,
+    "bom.csv": lambda path: write_csv(path, encoding="utf-8-sig"),
+    "spaces.csv": lambda path: path.write_text(_spaced()),
+    "pandas_index.csv": lambda path: make_frame().to_csv(path),
+    "r_index.csv": lambda path: make_frame().set_axis(range(1, 7)).to_csv(path),
+    "t.parquet": lambda path: make_frame().to_parquet(path),
+    "none.parquet": lambda path: make_frame().replace("", None).to_parquet(path),
+    "category.parquet": lambda path: make_frame().replace("", None).astype({"kind": "category"}).to_parquet(path),
+}
+
+
+def _spaced():
+    return "width, height, kind\n" + "".join(f"{a}, {b}, {kind}\n" for (a, b), kind in zip(X, KINDS, strict=True))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_every_form_are_the_same(name, tmp_path):
+    TABLES[name](tmp_path / name)
+    table = read_table(tmp_path / name, "kind")
+    np.testing.assert_array_equal(table.features, X)
+    assert table.features.dtype == np.float32
+    assert table.labels.tolist() == CODES
+    assert table.class_names == ["cat", "dog", "eel"]
+
+
+def test_arrays_of_every_form(write):
+    np.testing.assert_array_equal(read_table(write("x.npy", X)).features, X)
+    for features in ("x", "data", "whatever"):
+        table = read_table(write("x.npz", {features: X, "y": np.array(CODES)}), "y")
+        np.testing.assert_array_equal(table.features, X)
+        assert table.labels.tolist() == CODES
+    images = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
+    assert read_table(write("images.npy", images)).features.dtype == np.uint8
+    assert read_table(write("numbers.npy", images.astype(np.int64))).features.dtype == np.float32
+
+
+def test_a_folder_of_arrays_is_read_in_the_order_of_the_names(write, tmp_path):
+    (tmp_path / "rows").mkdir()
+    for row in (2, 0, 1):
+        write(f"rows/{row}.npy", X[row])
+    np.testing.assert_array_equal(read_table(tmp_path / "rows").features, X[:3])
+
+
+def test_one_column_of_decimals_is_one_column(write):
+    assert read_table(write("one.csv", "value\n1.25\n2.25\n3.25\n")).features.tolist() == [[1.25], [2.25], [3.25]]
+
+
+def test_a_column_that_counts_but_has_a_name_is_a_feature(write):
+    assert read_table(write("year.csv", "year,value\n0,5\n1,6\n2,7\n")).features.shape == (3, 2)
+
+
+WRONG_FILES = {
+    "missing": ("gone.npy", None, "does not exist"),
+    "ending": ("x.xlsx", "x", r"cannot read \.xlsx. Give one of \.npy"),
+    "no ending": ("x", "x", "without ending"),
+    "not NumPy": ("x.npy", "hello", "x.npy cannot be read"),
+    "not a zip": ("x.npz", "hello", "x.npz cannot be read"),
+    "empty array": ("x.npy", "", "x.npy cannot be read"),
+    "objects": ("x.npy", np.array([{}, {}], object), "objects"),
+    "zip as npy": ("x.npy", b"PK\x05\x06" + b"\0" * 18, r"should end in \.npz"),
+    "text": ("x.npy", np.array([["a"], ["b"]]), "must hold numbers"),
+    "complex": ("x.npy", X.astype(complex), "must hold numbers"),
+    "flat": ("x.npy", X[:, 0], r"got shape \(6,\)"),
+    "one row": ("x.npy", X[:1], "1 rows: at least 2"),
+    "no features": ("x.npy", X[:, :0], "without features"),
+    "nan": ("x.npy", np.where(X == 1, np.nan, X), "row 2 has a value that is not a finite number"),
+    "too large": ("x.npy", X.astype(np.float64) * 1e300, "row 0 has a value"),
+    "not parquet": ("x.parquet", "hello", "x.parquet cannot be read as a table"),
+    "empty csv": ("x.csv", "", "x.csv is empty"),
+    "header only": ("x.csv", "a,b\n", "0 rows"),
+    "word": ("x.csv", "a,b\n1,2\n3,red\n", "column 'b' is 'red', not a number, in row 1"),
+    "blank": ("x.csv", "a,b\n1,2\n3,\n", "column 'b' is blank in row 1"),
+    "short line": ("x.csv", "a,b\n1,2\n3\n", "column 'b' is blank in row 1"),
+    "NA": ("x.csv", "a,b\n1,NA\n3,4\n", "column 'b' is blank in row 0"),
+    "infinite": ("x.csv", "a,b\n1,inf\n3,4\n", "row 0 has a value"),
+    "latin-1": ("x.csv", "a,b\n1,\xe9\n".encode("latin-1"), "not a text file in UTF-8"),
+    "ragged": ("x.csv", "a,b\n1,2\n3,4,5,6\n1,2\n", "cannot be read as a table"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_a_file_that_cannot_be_used_says_why(name, write):
+    file, content, message = WRONG_FILES[name]
+    path = write(file, content) if content is not None else write("other", "").with_name(file)
+    with pytest.raises(ValueError, match=message):
+        read_table(path)
+
+
+@pytest.mark.parametrize(("name", "share"), [("x.npy", 0.6), ("x.npz", 0.5), ("x.parquet", 0.5)])
+def test_half_a_file_is_an_error(name, share, write, tmp_path):
+    if name.endswith("parquet"):
+        make_frame().to_parquet(tmp_path / name)
+    else:
+        write(name, np.zeros((50, 50)) if name.endswith("npy") else {"x": np.zeros((50, 50))})
+    whole = (tmp_path / name).read_bytes()
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_table(write(name, whole[: int(share * len(whole))]))
+
+
+def test_rows_of_a_folder_must_be_alike(write, tmp_path):
+    (tmp_path / "rows").mkdir()
+    with pytest.raises(ValueError, match=r"no \.npy files"):
+        read_table(tmp_path / "rows")
+    write("rows/a.npy", X[0])
+    write("rows/b.npy", X[0, :1])
+    with pytest.raises(ValueError, match=r"b\.npy has shape \(1,\)"):
+        read_table(tmp_path / "rows")
+    with pytest.raises(ValueError, match="has no columns"):
+        read_table(tmp_path / "rows", "kind")
+
+
+# ------------------------------------------------------------------------------------------------------------ labels
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (["cat", "", "dog", "cat", None, "eel"], ["cat", "dog", "eel"]),
+        (["cat", "?", "dog", " cat ", "Unknown", "eel"], ["cat", "dog", "eel"]),
+        ([2, -1, 10, 2, -1, 30], ["2", "10", "30"]),  # by size, not by letters
+        ([2.0, np.nan, 10.0, 2.0, -1.0, 30.0], ["2", "10", "30"]),
+        (["2.0", "nan", "10", "2", "-1.0", "30"], ["2", "10", "30"]),
+        ([0.5, np.nan, 1.5, 0.5, np.nan, 2.5], ["0.5", "1.5", "2.5"]),
+        ([False, None, True, False, None, "x"], ["False", "True", "x"]),
+    ],
+)
+def test_labels_of_every_kind(values, names):
+    codes, found = encode_labels(np.array(values, object))
+    assert codes.tolist() == CODES
+    assert found == names
+
+
+LABEL_FILES = {
+    "y.npy": np.array(CODES),
+    "column.npy": np.array(CODES)[:, None],
+    "floats.npy": np.where(np.array(CODES) < 0, np.nan, CODES),
+    "y.npz": {"anything": np.array(CODES)},
+    "lines.txt": "0\n\n1\n0\n\n2\n",
+    "no_newline.txt": "0\n\n1\n0\n-1\n2",
+    "header.csv": "kind\n0\n\n1\n0\n\n2\n",
+    "header_of_words.csv": "kind\na\n\nb\na\n\nc\n",
+    "windows.csv": "kind\r\na\r\n\r\nb\r\na\r\n\r\nc\r\n",
+    "last_column.csv": "row,kind\n0,a\n1,\n2,b\n3,a\n4,\n5,c\n",
+    "quoted.csv": '"a, ""1"""\n""\nb\n"a, ""1"""\n""\nc\n',
+    "t.tsv": "row\tkind\n0\ta\n1\t\n2\tb\n3\ta\n4\t\n5\tc\n",
+}
+
+
+@pytest.mark.parametrize("name", LABEL_FILES)
+def test_files_of_labels(name, write):
+    table = read_table(write("x.npy", X), str(write(name, LABEL_FILES[name])))
+    assert table.labels.tolist() == CODES
+
+
+def test_a_parquet_file_of_labels(tmp_path):
+    pd.DataFrame({"kind": pd.array([0, None, 1, 0, None, 2], dtype="Int64")}).to_parquet(tmp_path / "y.parquet")
+    assert encode_labels(read_labels(tmp_path / "y.parquet", 6))[0].tolist() == CODES
+
+
+WRONG_LABELS = {
+    "missing": ("gone.csv", None, "gone.csv does not exist"),
+    "no column": ("kind", None, r"x\.npy has no columns"),
+    "too few": ("y.npy", np.array(CODES[:3]), r"y\.npy has 3 labels, x\.npy has 6 rows"),
+    "too many": ("y.txt", "1\n" * 9, r"y\.txt has 9 labels"),
+    "two columns": ("y.npy", np.zeros((6, 2)), r"got \(6, 2\)"),
+    "several arrays": ("y.npz", {"a": X, "b": X}, "has the arrays a, b"),
+    "not text": ("y.csv", bytes(range(256)), "not a text file in UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LABELS)
+def test_labels_that_do_not_fit_say_why(name, write):
+    file, content, message = WRONG_LABELS[name]
+    if content is not None:
+        write(file, content)
+    with pytest.raises(ValueError, match=message):
+        read_table(write("x.npy", X), file)
+
+
+def test_a_missing_column_names_those_there_are(write, tmp_path):
+    write_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"no column 'sort'\. It has width, height, kind"):
+        read_table(tmp_path / "t.csv", "sort")
+    with pytest.raises(ValueError, match=r"no array 'sort'\. It has x, y"):
+        read_table(write("x.npz", {"x": X, "y": X}), "sort")
+    with pytest.raises(ValueError, match="no column of features"):
+        read_table(write("y.csv", "kind\na\nb\n"), "kind")
+
+
+# ------------------------------------------------------------------------------------------------------------- pairs
+
+
+@pytest.mark.parametrize(
+    "content", ["0,1\n2,3\n", "i,j\n0,1\n2,3\n", "0 1\n\n2;3", "\ufefffirst second\r\n0\t1\r\n2\t3\r\n"]
+)
+def test_pairs(content, write):
+    assert read_pairs(write("pairs.csv", content), 6) == [(0, 1), (2, 3)]
+
+
+def test_pairs_of_an_array(write):
+    assert read_pairs(write("pairs.npy", np.array([[0, 1], [2, 3]])), 6) == [(0, 1), (2, 3)]
+
+
+WRONG_PAIRS = {
+    "missing": ("gone.csv", None, "does not exist"),
+    "out of range": ("p.csv", "0,6\n", r"pair \(0, 6\) is out of range, rows are numbered 0 to 5"),
+    "negative": ("p.csv", "0,-1\n", r"pair \(0, -1\) is out of range"),
+    "three": ("p.csv", "0,1,2\n", "line 1: expected two row numbers, got '0,1,2'"),
+    "word": ("p.csv", "i,j\n0,1\n0,x\n", "line 3: expected two row numbers"),
+    "power": ("p.csv", "i,j\n0,²\n", "line 2: expected two row numbers"),
+    "floats": ("p.npy", np.zeros((2, 2)), "must be integers"),
+    "not text": ("p.csv", bytes(range(256)), "not a text file in UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PAIRS)
+def test_pairs_that_cannot_be_used_say_why(name, write):
+    file, content, message = WRONG_PAIRS[name]
+    path = write(file, content) if content is not None else write("other", "").with_name(file)
+    with pytest.raises(ValueError, match=message):
+        read_pairs(path, 6)
