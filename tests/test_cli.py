@@ -21,6 +21,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust import cli, report, runs, tables, training  # noqa: E402
+from diffclust.__main__ import main  # noqa: E402
 from diffclust.files import write_whole  # noqa: E402
 
 N = 24
@@ -296,6 +297,16 @@ def test_too_little_memory(monkeypatch):
 
     monkeypatch.setattr(cli, "read_table", too_large)
     assert "not enough memory. Unable to allocate 7 TiB" in sentence(fit("x.npy"))
+
+
+def test_a_package_that_is_not_installed(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "diffclust.runs", None)
+    assert "diffclust.runs" in call("fit", "x.npy", *LABELS).stderr
+    monkeypatch.setitem(sys.modules, "diffclust.cli", None)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith("The command line needs: pip install 'diffclust[fit]'\n")
 
 
 def test_our_own_faults_have_a_traceback(monkeypatch):

@@ -9,7 +9,10 @@ def main() -> None:
     try:
         from diffclust.cli import run
     except ImportError as error:
-        sys.exit(f"{error}\nThe command line needs: pip install 'diffclust[fit]'")
+        print(f"Error: {error}. The command line needs: pip install 'diffclust[fit]'", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     run()
 
 

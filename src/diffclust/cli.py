@@ -46,7 +46,7 @@ def _in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
             out = arguments["out"]
             started = out is not None and (out / "settings.json").exists()
             _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
-        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError) as error:
+        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
             if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
                 raise
             _fail(_sentence(error))
