@@ -1,4 +1,4 @@
-"""Settings that all tests share: where Numba and XLA cache compiled code, and how hypothesis runs."""
+"""Settings that all tests share: where Numba and XLA cache compiled code, how Triton and hypothesis run."""
 
 import hashlib
 import os
@@ -30,6 +30,15 @@ os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "numba" / _source_hash())
 # XLA compiles for seconds what runs in milliseconds; its cache looks at the whole program.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+# Triton reads this when it is imported, which other packages do as well: kernels run in its interpreter without a GPU.
+try:
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+except ImportError:
+    pass
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

@@ -188,7 +188,12 @@ TABLE = [
         "hierarchy.labels",
         [
             ("size above n", 5, ValueError, "min_cluster_size=5 must be from 1 to the number of points, 4"),
-            ("size unreachable", 3, ValueError, "cannot be reached with min_cluster_size=3: at most 1 clusters"),
+            (
+                "size unreachable",
+                3,
+                ValueError,
+                "reached with min_cluster_size=3: this tree can be cut into 1 to 1",
+            ),
         ],
         lambda wrong: HIERARCHY.labels(2, wrong),
     ),

@@ -144,7 +144,7 @@ def test_soft_memberships_of_many_points_come_from_a_sample(moons, monkeypatch):
     model = SpanningForestClustering(2, min_cluster_size=20).fit(x)
     shares = model.soft_predict(epsilon=0.02, n_draws=10)
     assert shares.shape == (200, 2)
-    assert (shares.argmax(1) == model.labels_).mean() > 0.9
+    assert (shares.argmax(1) == model.labels_).mean() > 0.8
 
 
 def test_pipeline_grid_search_clone_and_pickle(moons):

@@ -5,15 +5,11 @@ The interpreter needs some 20 ms for a round of Prim with noise, so problems are
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 ON_GPU = torch.cuda.is_available()
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, Triton's own too: before it is imported
 pytest.importorskip("triton")
 
 from diffclust import noise as definition  # noqa: E402

@@ -332,7 +332,6 @@ def test_modules_refuse_bad_values_when_they_are_made(module, options):
 
 
 @EVERY_MODULE
-@EVERY_MODULE
 def test_strict_module_refuses_a_batch_smaller_than_k(module):
     with pytest.raises(ValueError, match="n_clusters=7"):
         module(7, strict=True)(points(), LABELS)

@@ -45,7 +45,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": X is then the matrix
             of distances (zero diagonal, nothing negative) or else of similarities (larger is closer).
         min_cluster_size: only cuts that leave this many points on both sides are made, so that outliers do not use up
-            the cuts; "auto" is a fifth of an average cluster, n / (5 n_clusters).
+            the cuts (clusters that constraints keep apart may be smaller); "auto" is a fifth of an average cluster,
+            n / (5 n_clusters).
         reachability: None for plain single linkage; m for robust single linkage, in which a point is no closer to any
             other than its m-th nearest (:func:`diffclust.mutual_reachability`).
         n_neighbors: None for the exact tree; else the tree of a graph with so many neighbours of each point,

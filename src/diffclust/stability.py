@@ -135,7 +135,7 @@ def choose_n_clusters(
 
             - "gap": the relative drop 1 - h' / h from the height h of the last cut that k clusters need to the height
               h' of the first that they do not; the height of a cut is how far its similarity is below the strongest
-              edge's. Needs only the tree.
+              edge's, and where the guard allows no further one, that of the median edge. Needs only the tree.
             - "stability": mean adjusted Rand index between the clusters and those of perturbed similarities. Needs
               ``similarity``, the (n, n) matrix. Favours few, coarse clusters.
             - "labels": adjusted Rand index with the known ``labels`` (-1 unknown) on the labelled points. A class
@@ -173,8 +173,9 @@ def default_guard(n_points: int) -> int:
 
 def _relative_gaps(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int) -> NDArray[np.float64]:
     weights = hierarchy.weights[hierarchy.guarded_cuts(guard)].astype(np.float64)
-    strongest = hierarchy.weights[hierarchy.n_fixed :].max(initial=-np.inf)
-    heights = np.append(strongest - weights, 0.0)  # the cut that nothing allows
+    free = hierarchy.weights[hierarchy.n_fixed :].astype(np.float64)
+    strongest = free.max(initial=-np.inf)
+    heights = np.append(strongest - weights, strongest - np.median(free))  # where the guard allows no further cut
     lowest, _ = hierarchy.feasible_clusters(guard)
     last = candidates - lowest - 1  # position of the last cut that k clusters need; -1: none
     needed = np.where(last >= 0, heights[last], np.inf)
