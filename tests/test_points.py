@@ -135,7 +135,8 @@ def test_paths_agree_beyond_one_block(monkeypatch):
     x = rng.normal(size=(3000, 6)) + 20 * rng.normal(size=(12, 6))[rng.integers(0, 12, 3000)]
     kdtree, complete = (tree_of(x, path=path) for path in ("kdtree", "complete"))
     assert np.array_equal(kdtree.edges, complete.edges)
-    assert np.array_equal(kdtree.weights, complete.weights)
+    # The compiler chooses which products are fused, and may choose differently in each path: equal but for rounding.
+    np.testing.assert_allclose(kdtree.weights, complete.weights, rtol=1e-14)
     merged = AgglomerativeClustering(None, distance_threshold=0, linkage="single").fit(x).distances_
     np.testing.assert_allclose(-kdtree.weights, merged**2, rtol=1e-12)
 
