@@ -72,9 +72,8 @@ def forest(X: np.ndarray, known: np.ndarray, k: int, seed: int, labels: bool, **
     """min_cluster_size="auto"; where k cannot be reached with that guard, it is halved until it can."""
     constraints = dc.Constraints.from_labels(known) if labels else None
     tree = dc.cluster.SpanningForestClustering(k, **options).fit(X, constraints=constraints).hierarchy_
-    guard = automatic = max(1, len(X) // (5 * k))
-    while tree.feasible_clusters(guard)[1] < k:
-        guard //= 2
+    automatic = max(1, len(X) // (5 * k))
+    guard = tree.reachable_guard(k, automatic)
     if guard < automatic:
         warnings.warn(f"{automatic} to {guard}", GuardHalved, stacklevel=1)
     size = "auto" if guard == automatic else guard

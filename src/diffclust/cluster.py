@@ -6,6 +6,8 @@ loaded when it is first asked for.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from diffclust.constraints import Constraints
+from diffclust.constraints import Constraints, all_apart
 from diffclust.forest import Hierarchy
 from diffclust.problems import check_constraints
 from diffclust.similarity import cosine_similarities, mutual_reachability
@@ -91,7 +93,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         self._check_parameters(X)
         known = check_constraints(constraints, len(X), ())
         free = self._tree(X)
-        self.hierarchy_ = free if known is None else self._constrain(free, X, known)
+        similarity = functools.partial(self._similarity, X)
+        self.hierarchy_ = free if known is None else constrain(free, *known.groups(), similarity)
         self.n_clusters_, self.min_cluster_size_ = self._choose(free, known)
         self.labels_ = self.hierarchy_.labels(self.n_clusters_, self.min_cluster_size_)
         self._points = X
@@ -113,12 +116,6 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         if self.metric == "precomputed":
             return Hierarchy.from_similarity(self._similarity(X))
         return Hierarchy.from_points(X, self.metric, self.n_neighbors, reachability=self.reachability)
-
-    def _constrain(self, free: Hierarchy, X: NDArray[Any], known: Constraints) -> Hierarchy:
-        """Labels need only the tree; the greedy for general pairs is better with all pairs, where these fit."""
-        if known.relation is None or len(X) > DENSE_POINTS:
-            return free.constrained(known)
-        return Hierarchy.from_similarity(self._similarity(X), known)
 
     def _choose(self, free: Hierarchy, known: Constraints | None) -> tuple[int, int]:
         """Number of clusters and size guard."""
@@ -149,7 +146,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
         With metric "precomputed", X is (new points, fitted points), of the kind that was fitted.
         """
-        nearest = self._nearest(X)
+        nearest = self._nearest(X)  # first: it says so where nothing was fitted
         return self.labels_[nearest]
 
     def _nearest(self, X: Any) -> NDArray[np.intp]:
@@ -184,6 +181,18 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
     def _nearest_of(self, fitted: NDArray[Any], X: NDArray[Any]) -> NDArray[np.intp]:
         return nearest_points(fitted, X, self.metric)
+
+
+def constrain(
+    free: Hierarchy, group: NDArray[np.int64], apart: NDArray[np.bool_], similarity: Callable[[], NDArray[Any]]
+) -> Hierarchy:
+    """The hierarchy under what is known, see :meth:`Constraints.groups`.
+
+    Labels need only the tree; the greedy for general pairs is better with all pairs, where their matrix fits.
+    """
+    if all_apart(apart) or free.n_points > DENSE_POINTS:
+        return free.joined(group, apart)
+    return Hierarchy.from_similarity(similarity(), Constraints.from_groups(group, apart))
 
 
 def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:

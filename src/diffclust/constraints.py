@@ -156,7 +156,7 @@ class Constraints:
     @classmethod
     def from_groups(cls, group: NDArray[np.int64], apart: NDArray[np.bool_]) -> Constraints:
         """The inverse of :meth:`groups`: the label form where all groups are apart."""
-        if (apart | np.eye(len(apart), dtype=bool)).all():
+        if all_apart(apart):
             return cls(labels=group)
         known = (group >= 0)[:, None] & (group >= 0)[None, :]
         same = known & (group[:, None] == group[None, :]) | np.eye(len(group), dtype=bool)
@@ -195,6 +195,11 @@ class Constraints:
         together = clustering[..., :, None] == clustering[..., None, :]
         matrix = to_numpy(self.matrix())
         return _scalar((np.isnan(matrix) | (together == (matrix == 1))).all((-1, -2)))
+
+
+def all_apart(apart: NDArray[np.bool_]) -> bool:
+    """Whether any two groups must stay apart: then they are the classes of labels."""
+    return bool((apart | np.eye(len(apart), dtype=bool)).all())
 
 
 def _scalar(value: Any) -> Any:

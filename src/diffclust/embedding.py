@@ -174,9 +174,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             k, min_cluster_size=1 if guard == "auto" else guard, reachability=self.reachability
         ).fit(embedding, constraints=known)
         if guard == "auto":
-            tree, size = clustering.hierarchy_, max(1, len(embedding) // (3 * k))
-            while size > 1 and tree.feasible_clusters(size)[1] < k:
-                size //= 2
+            tree = clustering.hierarchy_
+            size = tree.reachable_guard(k, max(1, len(embedding) // (3 * k)))
             clustering.min_cluster_size = clustering.min_cluster_size_ = size
             clustering.labels_ = tree.labels(k, size)
         return clustering

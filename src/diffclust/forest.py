@@ -204,6 +204,12 @@ class Hierarchy:
         lowest = self.n_points - len(self.edges)
         return lowest, lowest + len(self.guarded_cuts(min_cluster_size))
 
+    def reachable_guard(self, n_clusters: int, min_cluster_size: int) -> int:
+        """The size guard, halved until ``n_clusters`` can be reached with it."""
+        while min_cluster_size > 1 and self.feasible_clusters(min_cluster_size)[1] < n_clusters:
+            min_cluster_size //= 2
+        return min_cluster_size
+
     def guarded_cuts(self, min_cluster_size: int) -> NDArray[np.int64]:
         """Positions in ``edges`` of all cuts that leave ``min_cluster_size`` points on both sides, weakest first."""
         min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)

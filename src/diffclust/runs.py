@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 import diffclust
 from diffclust import training
 from diffclust.backbones import is_image
-from diffclust.cluster import nearest_points
-from diffclust.constraints import Constraints, join_knowledge
+from diffclust.cluster import constrain, nearest_points
+from diffclust.constraints import Constraints, all_apart, join_knowledge
 from diffclust.files import write_whole
 from diffclust.forest import Hierarchy
 from diffclust.metrics import clustering_scores
@@ -80,15 +80,13 @@ class Knowledge:
 
     @property
     def is_of_labels(self) -> bool:
-        return bool((self.apart | np.eye(len(self.apart), dtype=bool)).all())
+        return all_apart(self.apart)
 
     def feasible(self) -> tuple[int, int]:
         """Smallest and largest number of clusters."""
         n_groups = len(self.apart)
-        lowest = (
-            n_groups if self.is_of_labels else Constraints.from_groups(np.arange(n_groups), self.apart).min_clusters
-        )
-        return max(1, int(lowest)), int((self.group < 0).sum()) + n_groups
+        lowest = Constraints.from_groups(np.arange(n_groups), self.apart).min_clusters
+        return int(lowest), int((self.group < 0).sum()) + n_groups
 
 
 def fit_run(
@@ -134,7 +132,9 @@ def fit_run(
     say("Embedding and clustering all rows ...")
     embeddings = training.embed(module, table.features)
     free = Hierarchy.from_points(embeddings)
-    hierarchy = _constrain(free, embeddings, knowledge)
+    hierarchy = constrain(
+        free, knowledge.group, knowledge.apart, functools.partial(negative_squared_distances, embeddings)
+    )
     k, guard = _cut(free, hierarchy, n_clusters, min_cluster_size, knowledge)
     if n_clusters not in (None, k):
         say(f"With these pairs there are at least {k} clusters, not {n_clusters}.")
@@ -235,14 +235,6 @@ def _difference(name: str, before: Any, now: Any) -> str:
     return f"{name}={before!r}, now it is {now!r}"
 
 
-def _constrain(free: Hierarchy, embeddings: NDArray[np.float32], knowledge: Knowledge) -> Hierarchy:
-    """Labels need only the tree; the greedy for general pairs is better with all pairs, where these fit."""
-    if knowledge.is_of_labels or len(embeddings) > DENSE_POINTS:
-        return free.joined(knowledge.group, knowledge.apart)
-    constraints = Constraints.from_groups(knowledge.group, knowledge.apart)
-    return Hierarchy.from_similarity(negative_squared_distances(embeddings), constraints)
-
-
 def _cut(
     free: Hierarchy, hierarchy: Hierarchy, n_clusters: int | None, min_cluster_size: int | None, knowledge: Knowledge
 ) -> tuple[int, int]:
@@ -251,7 +243,6 @@ def _cut(
     General cannot-links may need more clusters than were asked for: which number is enough is a hard question, and
     the greedy answers it with a bound.
     """
-    n = hierarchy.n_points
     lowest, highest = hierarchy.feasible_clusters(min_cluster_size or 1)
     if n_clusters is None:
         # Labels tell too many clusters from enough only where two rows have the same one.
@@ -264,10 +255,9 @@ def _cut(
             f"The trained embedding falls into at most {highest} clusters of {min_cluster_size} rows or more, not into "
             f"{n_clusters}. Go on with --resume and a smaller --min-cluster-size."
         )
-    guard = max(1, n // (3 * n_clusters)) if min_cluster_size is None else min_cluster_size
-    while min_cluster_size is None and guard > 1 and hierarchy.feasible_clusters(guard)[1] < n_clusters:
-        guard //= 2
-    return n_clusters, guard
+    if min_cluster_size is not None:
+        return n_clusters, min_cluster_size
+    return n_clusters, hierarchy.reachable_guard(n_clusters, max(1, hierarchy.n_points // (3 * n_clusters)))
 
 
 def _confidence(

@@ -731,7 +731,7 @@ def solve(
     }  # fmt: skip
     points = similarity if labels is None else labels.contiguous()  # a pointer that is not read where there are none
     warps = num_warps or _num_warps(n)
-    with _device_of(similarity):
+    with device_of(similarity):
         in_main_kernel = int(free) + int(constrained and not general)
         if in_main_kernel:
             items = n_problems * in_main_kernel * n_draws
@@ -814,7 +814,7 @@ def make_ready(
     clusters = n_clusters if labels is None else torch.empty_like(n_clusters)
     if symmetric.numel():
         n_tiles = triton.cdiv(n, 32) ** 2
-        with _device_of(similarity):
+        with device_of(similarity):
             _make_ready[(n_tiles + int(labels is not None), n_problems)](
                 similarity.contiguous(), symmetric, symmetric if counts is None else counts, n_clusters,
                 symmetric if labels is None else labels.contiguous(), clusters, n, n_tiles, COUNTS=with_counts,
@@ -940,7 +940,7 @@ def mean_in_one_launch(
     if items:
         warps = _num_warps(n)
         kind = (warps, with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None)
-        with _device_of(similarity):
+        with device_of(similarity):
             _launch_again(
                 _prim_and_mean, items,
                 (similarity, n_clusters, points, seed, first_draw, float(epsilon), n, n_draws, n_counts, counts,
@@ -978,7 +978,7 @@ def _class_of(argument: torch.Tensor | int) -> Any:
     return argument.dtype, argument.data_ptr() % 16 == 0
 
 
-def _device_of(tensor: torch.Tensor) -> Any:
+def device_of(tensor: torch.Tensor) -> Any:
     """A context in which the tensor's device is the current one; entering one takes a while, so only if it is not."""
     if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
@@ -1024,7 +1024,7 @@ def mean_values(values: torch.Tensor) -> torch.Tensor:
     n_problems, n_solves, n_draws = values.shape
     means = values.new_empty((n_problems,))
     if n_problems:
-        with _device_of(values):
+        with device_of(values):
             _mean[(n_problems,)](values.contiguous(), means, n_draws, TWO=n_solves == 2, BLOCK=128, **_launch(1))
     return means
 
@@ -1049,7 +1049,7 @@ def adjacency_counts(edges: torch.Tensor, n: int) -> torch.Tensor:
     counts = edges.new_zeros((n_problems, n, n), dtype=torch.int32)
     n_edges = n_draws * per_draw
     if n_problems * n_edges:
-        with _device_of(edges):
+        with device_of(edges):
             grid = (triton.cdiv(n_edges, 256), n_solves, n_problems)
             _count_edges[grid](edges.contiguous(), counts, n, n_edges, BLOCK=256, **_launch(4))
     return counts
@@ -1077,7 +1077,7 @@ def connectivity_counts(labels: torch.Tensor) -> torch.Tensor:
     counts = labels.new_empty((n_problems, n, n), dtype=torch.int32)
     if n_problems * n:
         labels = _by_problem(labels)
-        with _device_of(labels):
+        with device_of(labels):
             tiles = triton.cdiv(n, 32)
             grid = (tiles, tiles, n_problems)
             _count_pairs[grid](labels, labels.stride(0), counts, n, n_draws, BLOCK=32, **_launch(4))
@@ -1106,7 +1106,7 @@ def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Te
     products = cotangent.new_empty((n_problems, n_draws), dtype=torch.float32)
     if n_problems * n_draws:
         cotangent, edges = cotangent.float().contiguous(), _by_problem(edges)
-        with _device_of(edges):
+        with device_of(edges):
             block = min(triton.next_power_of_2(max(edges.shape[2], 32)), 1024)
             _multiply_edges[(n_draws, n_problems)](
                 cotangent, edges, edges.stride(0), products, cotangent.shape[-1], n_draws, BLOCK=block, **_launch(4)
@@ -1141,7 +1141,7 @@ def connectivity_products(cotangent: torch.Tensor, labels: torch.Tensor) -> torc
     partial = cotangent.new_empty((n_problems, tiles, n_draws), dtype=torch.float32)
     if partial.numel():
         cotangent, labels = cotangent.float().contiguous(), _by_problem(labels)
-        with _device_of(labels):
+        with device_of(labels):
             grid = (tiles, triton.cdiv(n_draws, 16), n_problems)
             _multiply_pairs[grid](
                 cotangent, labels, labels.stride(0), partial, n, n_draws, DRAWS=16, BLOCK=block, **_launch(4)
@@ -1217,7 +1217,7 @@ def noise_sum(
     if result.numel():
         half = (n + 1) // 2
         block = min(triton.next_power_of_2(half), 32)
-        with _device_of(weights):
+        with device_of(weights):
             _weigh_noise[(half, triton.cdiv(half, block), n_problems)](
                 weights.float().contiguous(), seed, first_draw, result, n, n_draws,
                 DRAWS=8, BLOCK=block, GUMBEL=noise == "gumbel", ANTITHETIC=antithetic, **_launch(4),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from diffclust.solvers.cuda import _device_of
+from diffclust.solvers.cuda import device_of
 from diffclust.solvers.points.cpu import Tree, in_order
 from diffclust.solvers.points.metrics import METRICS, Metric
 from diffclust.solvers.points.progress import Progress
@@ -78,7 +78,7 @@ def nearest_outside(
     n_ranges = triton.cdiv(n, per_range)
     distances = columns.new_empty((n_ranges, len(rows)))
     nearest = torch.empty((n_ranges, len(rows)), dtype=torch.int64, device=columns.device)
-    with _device_of(columns):
+    with device_of(columns):
         _nearest_outside[(blocks, n_ranges)](
             columns, rows, component, distances, nearest, n, d, len(rows), per_range,
             KIND=kind, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
