@@ -253,7 +253,7 @@ def test_a_run_that_failed_anywhere_goes_on_to_the_same_result(stop, tmp_path, m
                     raise OSError(errno.ENOSPC, "No space left on device", str(path))
                 write(path, content)
 
-            patched.setattr(training, "write_whole", only_one)
+            patched.setattr(training.callbacks, "write_whole", only_one)
         elif stop == "embed":
             patched.setattr(training, "embed", _fail)
         else:

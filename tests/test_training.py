@@ -26,11 +26,12 @@ from diffclust.training import (  # noqa: E402
     TrainingConfig,
     as_labels,
     as_rows,
-    augment_images,
+    batch_moves,
     batch_rows,
     embed,
     fit,
     load,
+    move_images,
 )
 
 
@@ -116,21 +117,23 @@ def test_bytes_stay_bytes():
     assert as_rows(np.zeros((2, 8, 8), np.int64)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("shape", [(5, 8, 9), (5, 3, 32, 32)])
-def test_shifted_images(shape):
-    x = torch.rand(shape)
-    moved = augment_images(x, "shift")
-    assert moved.shape == x.shape
-    reach = min(shape[-2:]) // 8
-    candidates = [
-        torch.roll(x[0], (i, j), (-2, -1)) for i in range(-reach, reach + 1) for j in range(-reach, reach + 1)
-    ]
-    inner = (..., slice(reach, -reach), slice(reach, -reach))
-    assert any(torch.equal(moved[0][inner], each[inner]) for each in candidates)
-    torch.manual_seed(0)
-    x = torch.rand(200, 8, 8)
-    mirrored = (augment_images(x, "shift-flip")[:, 3, :6] == 0).float().mean()
-    assert mirrored < 0.5
+@pytest.mark.parametrize("kind", ["shift", "shift-flip"])
+@pytest.mark.parametrize("shape", [(40, 8, 9), (40, 3, 32, 32)])
+def test_moved_images(shape, kind):
+    x, reach = torch.rand(shape), min(shape[-2:]) // 8
+    moves = batch_moves(1, 5, len(x), reach, kind)
+    assert np.array_equal(moves, batch_moves(1, 5, len(x), reach, kind))
+    assert not np.array_equal(moves, batch_moves(1, 6, len(x), reach, kind))
+    assert set(moves[:, :2].ravel()) == set(range(-reach, reach + 1))
+    assert set(moves[:, 2]) == ({0, 1} if kind == "shift-flip" else {0})
+    moved = move_images(x, torch.from_numpy(moves))
+    for image, result, (down, right, mirrored) in zip(x, moved, moves, strict=True):
+        expected = torch.roll(image.flip(-1) if mirrored else image, (down, right), (-2, -1))
+        for axis, by in ((-2, down), (-1, right)):
+            gap = torch.arange(shape[axis])
+            gap = gap < by if by > 0 else gap >= shape[axis] + by
+            expected.movedim(axis, 0)[gap] = 0
+        assert torch.equal(result, expected)
 
 
 # --------------------------------------------------------------------------------------------------------- backbones

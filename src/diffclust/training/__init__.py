@@ -1,0 +1,30 @@
+"""The one training loop: data and partial labels in, a trained embedding out. It runs on PyTorch Lightning.
+
+    module = fit(TrainingConfig(n_clusters=10), x, y)          # y: -1 where unknown
+    embeddings = embed(module, x)
+    module = load("run/last.ckpt")
+
+Everything random in step t is a pure function of (seed, t): the rows of its batch, dropout, augmentation; the loss
+counts its draws of noise in its state. So a run that was killed and resumed is the run that was not.
+
+``settings.py`` says what a run is made of, ``data.py`` makes batches, ``module.py`` is network and loss, ``loop.py``
+fits, loads and embeds.
+"""
+
+try:
+    import lightning.pytorch  # noqa: F401
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "Training needs PyTorch and Lightning. Install them with: pip install 'diffclust[fit]'"
+    ) from error
+
+from diffclust.training.data import ForestData, as_labels, as_rows, batch_moves, batch_rows, known_of, move_images
+from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse
+from diffclust.training.module import CrossEntropy, ForestModule
+from diffclust.training.settings import TrainingConfig
+
+__all__ = [
+    "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
+    "batch_rows", "classify", "embed", "fit", "known_of", "load", "move_images", "rehearse",
+]  # fmt: skip

@@ -1,0 +1,64 @@
+"""What we add to Lightning's callbacks: checkpoints that are there whole or not at all, and one bar over all steps."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from diffclust.files import write_whole
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Lightning writes to the system's temporary folder first; from another disk, moving is copying, and can be cut."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_whole(Path(path), buffer.getvalue())
+
+
+class StepBar(ProgressBar):
+    """One bar over all steps, with the loss, the last validation and the time left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bar: Any = None
+
+    def disable(self) -> None:
+        self._close()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        from tqdm.auto import tqdm
+
+        if trainer.is_global_zero:
+            self._bar = tqdm(total=trainer.max_steps, initial=trainer.global_step, unit="step", mininterval=0.2)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._bar is not None and self._bar.update(trainer.global_step - self._bar.n):
+            self._show(trainer)
+
+    def _show(self, trainer: pl.Trainer) -> None:
+        shown = {name: f"{float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()}
+        self._bar.set_postfix(shown, refresh=False)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._bar is not None:
+            self._show(trainer)
+        self._close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,176 @@
+"""Rows and partial labels → batches. Which rows, and how images are moved, is a pure function of (seed, step, rank)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from diffclust.constraints import Constraints
+from diffclust.frameworks import to_numpy
+from diffclust.training.settings import TrainingConfig
+
+
+def as_rows(x: Any) -> Tensor:
+    """Features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C) as a tensor, channels first; bytes stay bytes.
+
+    The last axis is taken for the channels where it is at most 4 long and the second one is not.
+    """
+    x = torch.from_numpy(np.ascontiguousarray(x)) if not isinstance(x, Tensor) else x.detach()
+    if x.ndim not in (2, 3, 4):
+        raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
+    if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:
+        x = x.movedim(-1, 1)
+    return x.contiguous() if x.dtype in (torch.uint8, torch.float32) else x.to(torch.float32)
+
+
+def as_labels(y: Any, n_rows: int) -> Tensor:
+    """(n,) integers, -1 unknown, as int64."""
+    labels = torch.as_tensor(to_numpy(Constraints.from_labels(to_numpy(y)).labels))
+    if labels.shape != (n_rows,):
+        raise ValueError(f"y must have one label per row of x, {n_rows}, got shape {tuple(labels.shape)}.")
+    return labels
+
+
+def batch_rows(
+    seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int,
+    rank: int = 0,
+) -> NDArray[np.int64]:  # fmt: skip
+    """The rows of the batch of one step, a pure function of (seed, step, rank).
+
+    ``n_labelled`` of ``size`` are labelled; where there are not enough of one kind, the other fills up.
+    """
+    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, rank]))
+    n_unlabelled = min(size - min(n_labelled, len(labelled)), len(unlabelled))
+    n_labelled = min(size - n_unlabelled, len(labelled))
+    return np.concatenate([
+        rng.choice(labelled, n_labelled, replace=False), rng.choice(unlabelled, n_unlabelled, replace=False)
+    ])  # fmt: skip
+
+
+class ForestData(pl.LightningDataModule):
+    """Rows and labels, kept on the training device; only the numbers of the rows of a batch travel there.
+
+    A batch is (rows of x, what is known about them).
+    """
+
+    def __init__(
+        self, config: TrainingConfig, x: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None,
+        apart: NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.apart = apart
+        self.config = config
+        known = np.flatnonzero(labels.numpy() >= 0)
+        if len(known) == 0:
+            raise ValueError("y has no known label: label some rows (0, 1, 2, ...), -1 where unknown.")
+        self.labelled, self.unlabelled = known, np.flatnonzero(labels.numpy() < 0)
+        self.sets = {"training": (x, labels)}
+        self.validation_rows: list[Tensor] = []
+        if validation is not None:
+            self._validate_on(*validation, np.arange(len(validation[0])), np.empty(0, np.int64))
+        elif n_held_out := round(config.validation_fraction * len(known)):
+            order = np.random.default_rng(config.seed).permutation(known)
+            held_out, self.labelled = order[:n_held_out], np.sort(order[n_held_out:])
+            if len(self.labelled) == 0:
+                raise ValueError(
+                    f"validation_fraction={config.validation_fraction} of {len(known)} labels leaves none to train on."
+                )
+            self._validate_on(x, labels, held_out, self.unlabelled)
+
+    def _n_labelled(self) -> int:
+        return max(1, round(self.config.labelled_fraction * self.config.batch_size))
+
+    def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
+        """Batches like those of training, ``rows`` in turn and the same ``others`` always; no short last one."""
+        size = self.config.batch_size
+        rng = np.random.default_rng([self.config.seed, 1])
+        n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
+        others = rng.choice(others, n_others, replace=False)
+        parts = np.split(rng.permutation(rows), range(size - n_others, len(rows), size - n_others))
+        if len(parts) > 1 and len(parts[-1]) < len(parts[0]):
+            parts.pop()
+        self.sets["validation"] = (x, labels)
+        self.validation_rows = [torch.from_numpy(np.concatenate([part, others])) for part in parts]
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(_Steps(self), batch_size=None)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader([("validation", rows, None) for rows in self.validation_rows], batch_size=None)  # type: ignore[arg-type]
+
+    def rows_of_step(self, step: int, rank: int) -> Tensor:
+        config, size = self.config, min(self.config.batch_size, len(self.labelled) + len(self.unlabelled))
+        rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled(), rank)
+        return torch.from_numpy(rows)
+
+    def moves_of_step(self, step: int, rank: int, n_rows: int) -> Tensor | None:
+        config = self.config
+        if config.augment is None:
+            return None
+        reach = reach_of(tuple(self.sets["training"][0].shape))
+        return torch.from_numpy(batch_moves(config.seed, step, n_rows, reach, config.augment, rank))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
+        name, rows, moves = batch
+        x, labels = self.sets[name]
+        x, labels = self.sets[name] = x.to(rows.device), labels.to(rows.device)  # moves once
+        images = x[rows] if moves is None else move_images(x[rows], moves)
+        return images, known_of(labels[rows], self.apart)
+
+
+def known_of(labels: Tensor, apart: NDArray[np.bool_] | None) -> Constraints:
+    """What is known about the rows of a batch: the one place where knowledge enters training."""
+    if apart is None:
+        return Constraints.from_labels(labels)
+    return Constraints.from_groups(to_numpy(labels), apart)
+
+
+class _Steps(IterableDataset):
+    """An endless epoch that starts where the trainer stands."""
+
+    def __init__(self, data: ForestData) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        trainer = self.data.trainer
+        assert trainer is not None
+        step = trainer.global_step
+        while True:
+            rows = self.data.rows_of_step(step, trainer.global_rank)
+            yield "training", rows, self.data.moves_of_step(step, trainer.global_rank, len(rows))
+            step += 1
+
+
+def reach_of(shape: tuple[int, ...]) -> int:
+    """How far images are moved: an eighth of the shorter side, at least a pixel."""
+    return max(1, min(shape[-2:]) // 8)
+
+
+def batch_moves(seed: int, step: int, n_rows: int, reach: int, kind: str, rank: int = 0) -> NDArray[np.int64]:
+    """How each image of a batch is moved, (n, 3): down, right, mirrored; a pure function of (seed, step, rank)."""
+    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, rank]))
+    moves = rng.integers(-reach, reach, (n_rows, 3), endpoint=True)
+    moves[:, 2] = rng.integers(0, 2, n_rows) if kind == "shift-flip" else 0
+    return moves
+
+
+def move_images(x: Tensor, moves: Tensor) -> Tensor:
+    """Images (n, [C,] H, W), mirrored and then moved, zeros coming in; moves as of :func:`batch_moves`."""
+    *_, height, width = x.shape
+    down, right, mirrored = moves[:, :, None].unbind(1)
+    i = torch.arange(len(x), device=x.device)[:, None, None, None]
+    row = torch.arange(height, device=x.device) - down
+    column = torch.arange(width, device=x.device) - right
+    inside = ((row >= 0) & (row < height))[:, :, None] & ((column >= 0) & (column < width))[:, None, :]
+    column = torch.where(mirrored > 0, width - 1 - column, column)
+    images = x.reshape(len(x), -1, height, width)
+    channel = torch.arange(images.shape[1], device=x.device)[:, None, None]
+    row, column = row.clamp(0, height - 1)[:, None, :, None], column.clamp(0, width - 1)[:, None, None, :]
+    return (images[i, channel, row, column] * inside[:, None]).reshape(x.shape)

@@ -1,0 +1,277 @@
+"""Fitting, loading, embedding."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from numpy.typing import NDArray
+
+from diffclust.frameworks import to_numpy
+from diffclust.training.callbacks import StepBar, WholeCheckpoints
+from diffclust.training.data import ForestData, as_labels, as_rows
+from diffclust.training.module import CrossEntropy, ForestModule
+from diffclust.training.settings import MONITORS, OBJECT, TrainingConfig
+
+LAST = "last.ckpt"
+
+
+def fit(
+    config: TrainingConfig, x: Any, y: Any, *, validation: tuple[Any, Any] | None = None,
+    apart: NDArray[np.bool_] | None = None, folder: str | Path | None = None, resume: str | Path | None = None,
+    callbacks: Sequence[Callback] = (), progress: bool = True, logger: Any = None,
+) -> ForestModule:  # fmt: skip
+    """Trains a network so that the forest of its embeddings agrees with the labels.
+
+    Args:
+        x: features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C); bytes stay bytes in memory.
+        y: integer labels (n,), -1 where unknown.
+        apart: (classes, classes), which classes are known to be apart; None is all. Pairs that belong together or apart
+            come in this form, see :func:`diffclust.constraints.join_knowledge`.
+        validation: rows and labels to validate on, in batches of ``config.batch_size``, in place of a share of y.
+        folder: where ``last.ckpt``, ``best.ckpt`` (with validation) and the log go; None writes nothing.
+        resume: a checkpoint to go on from, with the same config and data; ``config.max_steps`` may have grown.
+        callbacks: further callbacks of Lightning.
+        progress: show a progress bar.
+        logger: of Lightning; None is TensorBoard (CSV where it is not installed) with a folder, and none without.
+
+    Returns:
+        The trained module, on the CPU, in evaluation mode.
+
+    Ctrl-C ends training after the step in hand, writes ``last.ckpt`` and raises KeyboardInterrupt.
+
+    >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
+    >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
+    >>> module = fit(TrainingConfig(n_clusters=2, max_steps=3, accelerator="cpu"), x, y, progress=False)
+    >>> embed(module, x).shape, len(module.loss_curve)
+    ((40, 16), 3)
+    """
+    rows = as_rows(x)
+    labels = as_labels(y, len(rows))
+    if resume is not None:
+        _read_checkpoint(resume)  # a damaged one is found out here
+    if validation is not None:
+        held_out = as_rows(validation[0])
+        validation = held_out, as_labels(validation[1], len(held_out))
+    config = dataclasses.replace(config, validate_every=min(config.validate_every, config.max_steps))
+    data = ForestData(config, rows, labels, validation, apart)
+    if config.patience is not None and not data.validation_rows:
+        raise ValueError(
+            f"patience={config.patience} needs something to validate on: validation_fraction above 0 (so that at "
+            "least one of the labelled rows is held out), or validation=(x, y)."
+        )
+    with _random_numbers_of_its_own(), _quiet(), _folder(folder, config) as place:
+        torch.manual_seed(config.seed)
+        module = ForestModule(config, tuple(rows.shape[1:]))
+        module.scaling.fit(rows)
+        best = _checkpoints(config, place, bool(data.validation_rows))
+        trainer = pl.Trainer(
+            max_steps=config.max_steps, max_epochs=-1, precision=config.precision,  # type: ignore[arg-type]
+            accelerator=_resolve(config.accelerator), devices=config.devices, num_nodes=config.num_nodes,
+            strategy=config.strategy, check_val_every_n_epoch=None, val_check_interval=config.validate_every,
+            limit_val_batches=len(data.validation_rows), num_sanity_val_steps=0, use_distributed_sampler=False,
+            callbacks=[*_stopping(config), *best, *([StepBar()] if progress else []), *callbacks],
+            logger=_logger(folder) if logger is None else logger, log_every_n_steps=10, plugins=[WholeCheckpoints()],
+            enable_progress_bar=progress, enable_checkpointing=bool(best), enable_model_summary=False,
+            default_root_dir=place,
+        )  # fmt: skip
+        with _interruptible(trainer) as interrupted:
+            trainer.fit(module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True)
+        if folder is not None:
+            trainer.save_checkpoint(Path(folder) / LAST)
+        if interrupted:
+            raise KeyboardInterrupt
+        if config.patience is not None and best[0].best_model_path:  # type: ignore[attr-defined]
+            state = torch.load(best[0].best_model_path, map_location="cpu", weights_only=True)  # type: ignore[attr-defined]
+            weights = {name: value for name, value in state["state_dict"].items() if name != "losses"}
+            module.load_state_dict(weights, strict=False)
+    module.trainer = None  # so that the module pickles
+    return module.cpu().eval()
+
+
+def rehearse(config: TrainingConfig, x: Any) -> None:
+    """Raises what :func:`fit` would raise because of the device or the backbone, without writing anything."""
+    rows = as_rows(x[:2])
+    _resolve(config.accelerator)
+    shape = tuple(rows.shape[1:])
+    with _random_numbers_of_its_own(), torch.no_grad():
+        module = ForestModule(config, shape).eval()
+        try:
+            embeddings = module(rows)
+        except Exception as error:  # whatever a network of the user's own may raise
+            raise ValueError(f"backbone {config.backbone!r} does not take rows of shape {shape}: {error}.") from error
+    if embeddings.ndim != 2 or len(embeddings) != len(rows):
+        raise ValueError(
+            f"backbone {config.backbone!r} must give a vector for each row, shape ({len(rows)}, ...), got "
+            f"{tuple(embeddings.shape)} for {len(rows)} rows."
+        )
+    if not any(parameter.requires_grad for parameter in module.backbone.parameters()):
+        raise ValueError(f"backbone {config.backbone!r} has no parameters to train.")
+
+
+def classify(module: ForestModule, x: Any) -> NDArray[np.int64]:
+    """The classes of rows by the linear layer of a module trained with cross-entropy."""
+    if not isinstance(module.loss, CrossEntropy):
+        raise ValueError(f"classify needs objective='cross-entropy', got {module.config.objective!r}.")
+    with torch.no_grad():
+        return to_numpy(module.loss.logits(torch.from_numpy(embed(module, x))).argmax(1))
+
+
+def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
+    """The module of a checkpoint, on the CPU, in evaluation mode.
+
+    Args:
+        backbone: needed again where the run was given a module or function instead of a name.
+    """
+    state = _read_checkpoint(checkpoint)
+    saved = state["hyper_parameters"]
+    config = TrainingConfig(**saved["config"])
+    if backbone is None and str(config.backbone).startswith(OBJECT):
+        raise ValueError(
+            f"The backbone of {checkpoint} was an {config.backbone}: pass it again, load(checkpoint, backbone=...)."
+        )
+    if str(config.similarity).startswith(OBJECT):  # only training needs it
+        config = dataclasses.replace(config, similarity="sqeuclidean")
+    module = ForestModule(config, tuple(saved["input_shape"]), backbone)
+    module.validations = state["validations"]
+    module.load_state_dict(state["state_dict"])
+    return module.eval()
+
+
+def _read_checkpoint(path: str | Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of every kind, depending on where the file is damaged
+        raise ValueError(f"{path} is not a checkpoint, or is damaged.") from error
+    if not isinstance(state, dict) or not {"hyper_parameters", "state_dict", "validations"} <= state.keys():
+        raise ValueError(f"{path} is not a checkpoint of diffclust.")
+    return state
+
+
+def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str = "auto") -> NDArray[np.float32]:
+    """The embeddings of rows, (n, embedding_dim); the module is left where it was."""
+    rows = as_rows(x)
+    if tuple(rows.shape[1:]) != module.input_shape:
+        raise ValueError(f"x must have rows of shape {module.input_shape}, got {tuple(rows.shape[1:])}.")
+    was_on, was_training = module.device, module.training
+    target = torch.device(
+        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
+    )
+    module.eval().to(target)
+    try:
+        with torch.no_grad():
+            parts = [module(part.to(target)).float().cpu() for part in rows.split(batch_size)]
+    finally:
+        module.train(was_training).to(was_on)
+    return torch.cat(parts).numpy()
+
+
+def _resolve(device: str) -> str:
+    """The solvers run on the CPU and on CUDA, so "auto" is one of these."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("There is no CUDA device that PyTorch can use. Take device 'cpu' or 'auto'.")
+    return device
+
+
+def _stopping(config: TrainingConfig) -> list[Callback]:
+    if config.patience is None:
+        return []
+    return [EarlyStopping(config.monitor, patience=config.patience, mode=MONITORS[config.monitor])]
+
+
+def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -> list[Callback]:
+    """Best and last at every validation; without one, the last every ``validate_every`` steps."""
+    if folder is None:
+        return []
+    names: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False}
+    if validates:
+        return [
+            ModelCheckpoint(
+                filename="best", monitor=config.monitor, mode=MONITORS[config.monitor], save_last=True,
+                save_on_train_epoch_end=False, **names,
+            )
+        ]  # fmt: skip
+    return [ModelCheckpoint(filename="last", every_n_train_steps=config.validate_every, save_top_k=1, **names)]
+
+
+def _logger(folder: str | Path | None) -> Any:
+    if folder is None:
+        return False
+    try:
+        return TensorBoardLogger(folder, name="", version="log")
+    except ModuleNotFoundError:
+        return CSVLogger(folder, name="", version="log")
+
+
+@contextmanager
+def _folder(folder: str | Path | None, config: TrainingConfig) -> Iterator[Path | None]:
+    """The run's folder; a temporary one where none is given but the best weights have to be kept somewhere."""
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
+    elif config.patience is not None:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+    else:
+        yield None
+
+
+@contextmanager
+def _random_numbers_of_its_own() -> Iterator[None]:
+    """Training neither depends on torch's global generators nor disturbs them."""
+    with torch.random.fork_rng():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning's banners, tips and advice about workers are not for users of this library."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)
+
+
+@contextmanager
+def _interruptible(trainer: pl.Trainer) -> Iterator[list[bool]]:
+    """The first Ctrl-C ends training after the step in hand, the second at once. The list is then not empty."""
+    interrupted: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def stop(signum: int, frame: Any) -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted.append(True)
+        trainer.should_stop = True
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,133 @@
+"""Input scaling, backbone and loss in one Lightning module."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from diffclust import nn as modules
+from diffclust.backbones import InputScaling, is_image, make_backbone
+from diffclust.constraints import Constraints
+from diffclust.forest import spanning_forest
+from diffclust.frameworks import to_numpy
+from diffclust.metrics import clustering_scores
+from diffclust.training.settings import MONITORS, TrainingConfig
+
+
+class CrossEntropy(modules.PartialFenchelYoungLoss):
+    """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
+
+    def __init__(self, n_clusters: int, **options: Any) -> None:
+        super().__init__(n_clusters, **options)
+        self.logits = nn.LazyLinear(n_clusters)
+
+    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        classes = self._constraints(embeddings, labels).labels
+        return nn.functional.cross_entropy(self.logits(embeddings), classes, ignore_index=-1)
+
+
+class ForestModule(pl.LightningModule):
+    """Input scaling, backbone and loss. ``module(x)`` gives the embeddings of a tensor of rows.
+
+    Attributes:
+        loss_curve: the loss of every step so far.
+        validations: a dictionary for every validation: step, val_loss, val_error, val_ari.
+    """
+
+    losses: Tensor
+
+    def __init__(self, config: TrainingConfig, input_shape: tuple[int, ...], backbone: Any = None) -> None:
+        super().__init__()
+        backbone = config.backbone if backbone is None else backbone
+        self.save_hyperparameters({"config": config.to_dict(), "input_shape": list(input_shape)})
+        self.config, self.input_shape = config, tuple(input_shape)
+        if config.augment is not None and not is_image(self.input_shape):
+            raise ValueError(
+                f"augment={config.augment!r} is for images (H, W) or (C, H, W), got rows of shape {self.input_shape}."
+            )
+        self.scaling = InputScaling(self.input_shape, config.scaling)
+        self.backbone = make_backbone(backbone, self.input_shape, config.embedding_dim)
+        kind = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
+        self.loss = kind(
+            config.n_clusters, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
+            similarity=config.similarity, reachability=config.n_neighbors, must_link_first=config.must_link_first,
+            seed=config.seed,
+        )  # fmt: skip
+        self.register_buffer("losses", torch.full((config.max_steps,), torch.nan))
+        self.validations: list[dict[str, float]] = []
+
+    @property
+    def loss_curve(self) -> NDArray[np.float32]:
+        curve = self.losses.cpu().numpy()
+        return curve[~np.isnan(curve)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.backbone(self.scaling(x))
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        # Dropout in a step is a function of (seed, step), too.
+        sequence = np.random.SeedSequence([self.config.seed, self.global_step, self.global_rank])
+        seed = int(sequence.generate_state(1, np.uint64)[0]) >> 1
+        # Not torch.manual_seed, which keeps a stack trace for every kind of device that is not there: a millisecond.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index].manual_seed(seed)
+
+    def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
+        x, known = batch
+        loss = self.loss(self(x), known)
+        self.losses[self.global_step] = loss.detach()
+        self.log("loss", loss, prog_bar=True, batch_size=len(x))
+        if (self.global_step + 1) % self.config.validate_every == 0 and not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"The loss is {float(loss.detach())} after {self.global_step + 1} steps: training diverged. Lower "
+                f"learning_rate ({self.config.learning_rate}) or look for extreme values in x."
+            )
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> None:
+        x, known = batch
+        embeddings = self(x)
+        forest = spanning_forest(self.loss.similarities(embeddings), min(self.config.n_clusters, len(x)))
+        labels = to_numpy(known.labels) if known.relation is None else known.groups()[0]
+        scores = clustering_scores(labels[labels >= 0], to_numpy(forest.labels)[labels >= 0])
+        values = {"val_loss": self.loss(embeddings, known), "val_error": scores["error"], "val_ari": scores["ari"]}
+        self.log_dict(values, on_epoch=True, prog_bar=True, batch_size=1)
+
+    def on_validation_epoch_end(self) -> None:
+        measured = {name: float(self.trainer.callback_metrics[name]) for name in MONITORS}
+        self.validations.append({"step": self.global_step, **measured})
+
+    def configure_optimizers(self) -> Any:
+        config = self.config
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(
+            parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=self.device.type == "cuda"
+        )
+
+        def rate(step: int) -> float:
+            if step < config.warmup_steps:
+                return (step + 1) / (config.warmup_steps + 1)
+            if config.schedule == "constant":
+                return 1.0
+            done = (step - config.warmup_steps) / max(1, config.max_steps - config.warmup_steps)
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["validations"] = self.validations
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.validations = list(checkpoint["validations"])
+        losses = torch.full_like(self.losses, torch.nan, device="cpu")
+        saved = checkpoint["state_dict"]["losses"].cpu()[: len(losses)]  # a resumed run may be longer or shorter
+        losses[: len(saved)] = saved
+        checkpoint["state_dict"]["losses"] = losses

@@ -1,0 +1,111 @@
+"""What a run is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+AUGMENTATIONS = ("shift", "shift-flip")
+SCHEDULES = ("constant", "cosine")
+OBJECTIVES = ("forest", "cross-entropy")
+MONITORS = {"val_loss": "min", "val_error": "min", "val_ari": "max"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """What a run is made of. ``dataclasses.replace`` changes it, ``to_dict`` makes it JSON.
+
+    Attributes:
+        n_clusters: k. Above the number of labelled classes it makes room for clusters of classes never labelled.
+        objective: "forest", or "cross-entropy" of a linear layer on the embedding, the baseline.
+        backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`.
+        scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
+        augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored), or None.
+        epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
+        n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
+        batch_size: rows of a batch; large batches find the classes that are never labelled.
+        labelled_fraction: share of every batch that is labelled, as far as there are labels.
+        max_steps, learning_rate, weight_decay: of AdamW.
+        schedule, warmup_steps: of the learning rate, "constant" or "cosine" (down to 0), after a linear warm-up.
+        validation_fraction: share of the labelled rows that is held out of training.
+        validate_every: steps from one validation, and one checkpoint, to the next.
+        monitor: "val_loss", "val_error" or "val_ari": which validation is the best.
+        patience: validations without a better one after which training stops, and then, or at the end, the best
+            weights are taken. None trains to the end and takes the last.
+        precision, accelerator, devices, num_nodes, strategy: of Lightning's Trainer; "auto" is CUDA or the CPU.
+        seed: of everything random.
+    """
+
+    n_clusters: int
+    objective: str = "forest"
+    backbone: Any = "mlp"
+    embedding_dim: int = 16
+    scaling: str = "auto"
+    augment: str | None = None
+    epsilon: float = 0.5
+    n_draws: int = 10
+    noise: str = "normal"
+    similarity: Any = "sqeuclidean"
+    must_link_first: bool = False
+    n_neighbors: int | None = None
+    batch_size: int = 256
+    labelled_fraction: float = 0.2
+    max_steps: int = 300
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    validation_fraction: float = 0.0
+    validate_every: int = 100
+    monitor: str = "val_loss"
+    patience: int | None = None
+    precision: str = "32-true"
+    accelerator: str = "auto"
+    devices: Any = 1
+    num_nodes: int = 1
+    strategy: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_clusters", "embedding_dim", "n_draws", "batch_size", "max_steps", "validate_every"):
+            _check(self, name, _is_count(getattr(self, name)), "an integer, at least 1")
+        for name in ("n_neighbors", "patience"):
+            value = getattr(self, name)
+            _check(self, name, value is None or _is_count(value), "None or an integer, at least 1")
+        _check(self, "warmup_steps", self.warmup_steps == 0 or _is_count(self.warmup_steps), "an integer, at least 0")
+        _check(self, "seed", self.seed == 0 or _is_count(self.seed), "an integer, at least 0")
+        _check(self, "epsilon", 0 < self.epsilon < math.inf, "above 0 and finite")
+        _check(self, "learning_rate", self.learning_rate > 0, "above 0")
+        _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
+        _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
+        _check(self, "validation_fraction", 0 <= self.validation_fraction < 1, "at least 0 and below 1")
+        _check(self, "augment", self.augment in (None, *AUGMENTATIONS), f"None or one of {AUGMENTATIONS}")
+        _check(self, "objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
+        _check(self, "schedule", self.schedule in SCHEDULES, f"one of {SCHEDULES}")
+        _check(self, "monitor", self.monitor in MONITORS, f"one of {tuple(MONITORS)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a backbone or similarity that is an object is named only."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: v if _is_plain(v) else f"{OBJECT}{type(v).__qualname__}" for name, v in plain.items()}
+
+
+OBJECT = "object of type "
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str)) or (
+        isinstance(value, (list, tuple)) and all(_is_plain(each) for each in value)
+    )  # fmt: skip
+
+
+def _check(config: TrainingConfig, name: str, ok: bool, expected: str) -> None:
+    if not ok:
+        raise ValueError(f"{name} must be {expected}, got {getattr(config, name)!r}.")
