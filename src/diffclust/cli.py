@@ -46,6 +46,10 @@ def _in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
             out = arguments["out"]
             started = out is not None and (out / "settings.json").exists()
             _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
+        except ConnectionError as error:
+            if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
+                raise
+            _fail(f"{error} Go on from the last checkpoint with --resume.")
         except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
             if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
                 raise
@@ -95,7 +99,7 @@ def _check_clusters(value: str | None) -> str | None:
     return value
 
 
-KNOWN, TRAINING, RUN = "What is known", "Training", "The run"  # the groups of options
+KNOWN, TRAINING, RANKS, RUN = "What is known", "Training", "Several devices", "The run"  # the groups of options
 
 
 @app.command()
@@ -179,6 +183,22 @@ def fit(
     seed: Annotated[
         int, typer.Option(min=0, metavar="N", rich_help_panel=TRAINING, help="The same seed gives the same clusters.")
     ] = 0,
+    devices: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", rich_help_panel=RANKS,
+            help="GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts.",
+        ),
+    ] = 1,
+    num_nodes: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=RANKS, help="Machines with so many devices each.")
+    ] = 1,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=1, metavar="SECONDS", rich_help_panel=RANKS, help="How long a device waits for one that says nothing."
+        ),
+    ] = 45,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, help="Where everything is written.")
     ] = Path("diffclust-run"),
@@ -194,7 +214,7 @@ def fit(
     With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
     """
     from diffclust import training
-    from diffclust.runs import fit_run
+    from diffclust.runs import SETTINGS, fit_run
 
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"--device must be auto, cpu or cuda, got {device!r}.")
@@ -214,17 +234,22 @@ def fit(
     }
     image = table.features.ndim > 2
     big_enough = image and min(table.features.shape[1:3]) >= 8
+    ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.of_torchrun()}
     config = training.TrainingConfig(
         n_clusters=1, backbone=backbone or ("cnn" if big_enough else "mlp"), epsilon=epsilon, n_draws=draws,
         max_steps=steps, batch_size=batch_size, accelerator=device, seed=seed,
         validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
+        timeout=timeout, **ranks,
     )  # fmt: skip
+    # torchrun and Slurm start the same command again after a failure
+    resume = resume or (training.was_restarted() and (out / SETTINGS).exists())
     result = fit_run(
         table, config, out, n_clusters=None if clusters in (None, "auto") else int(clusters), truth=truth,
         holdout=holdout, min_cluster_size=min_cluster_size, resume=resume, progress=not quiet, title=title,
         say=(lambda text: None) if quiet else _say, **pairs,
     )  # fmt: skip
-    _print_result(result, sys.stdout)
+    if result is not None:
+        _print_result(result, sys.stdout)
 
 
 def digits(seed: int) -> tuple[Table, NDArray[np.int64]]:

@@ -75,6 +75,10 @@ class _Perturbed(nn.Module):
     def _gathers(self) -> bool:
         return self.gather and distributed.n_ranks() > 1
 
+    def gathered(self, embeddings: Tensor) -> Tensor:
+        """The embeddings of all ranks with ``gather=True``, else those given."""
+        return self._of_all_ranks(embeddings) if self._gathers() else embeddings
+
     def _of_all_ranks(self, embeddings: Tensor) -> Tensor:
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
@@ -123,15 +127,14 @@ class _Loss(_Perturbed):
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
         if not self._gathers():
             return self._loss(embeddings, labels, self._draws(embeddings))
-        if isinstance(labels, Constraints):
-            raise TypeError("gather=True needs labels as a tensor: constraints of other ranks are not gathered.")
-        embeddings, labels = self._of_all_ranks(embeddings), distributed.gather_rows(labels)
-        return self._loss_over_ranks(embeddings, labels, self._draws(embeddings))
+        known = labels if isinstance(labels, Constraints) else distributed.gather_rows(labels)
+        embeddings = self._of_all_ranks(embeddings)
+        return self._loss_over_ranks(embeddings, known, self._draws(embeddings))
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         """All ranks do the same with all draws; a loss that is a mean over draws does better."""
         return self._loss(embeddings, labels, draws)
 
@@ -150,7 +153,8 @@ class PartialFenchelYoungLoss(_Loss):
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
         gather: one loss over the batches of all ranks of ``torch.distributed``, the same for any number of them; each
-            rank solves a share of the draws. See :mod:`diffclust.distributed` about gradients. No effect on one rank.
+            rank solves a share of the draws. Labels are those of a rank's own rows, constraints those of the rows of
+            all ranks. See :mod:`diffclust.distributed` about gradients. No effect on one rank.
 
     Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
 
@@ -166,7 +170,7 @@ class PartialFenchelYoungLoss(_Loss):
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = distributed.share_of_draws(self.n_draws, in_pairs=self.antithetic)
         if count == 0:
             local = embeddings[:0].sum()
@@ -195,8 +199,7 @@ class PerturbedClustering(_Perturbed):
     """
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
-        if self._gathers():
-            embeddings = self._of_all_ranks(embeddings)
+        embeddings = self.gathered(embeddings)
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),

@@ -41,6 +41,7 @@ from diffclust.tables import Table
 
 SETTINGS = "settings.json"
 FILES = (SETTINGS, training.LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # to load a run
+OF_RANKS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
 BASELINE_ROWS = 5000  # methods on the raw data see at most so many rows
 
 
@@ -95,8 +96,10 @@ def fit_run(
     truth: NDArray[np.int64] | None = None, holdout: float = 0.0, min_cluster_size: int | None = None,
     resume: bool = False, progress: bool = True, report: bool = True, title: str = "diffclust",
     say: Callable[[str], None] = print,
-) -> Run:  # fmt: skip
+) -> Run | None:  # fmt: skip
     """Train on a table, cluster all of its rows, score and report; returns what :func:`load_run` does.
+
+    On several ranks all train, and the first does the rest; the others return None.
 
     Args:
         n_clusters: None chooses it from the trained embedding; training then has room for the known groups.
@@ -117,18 +120,24 @@ def fit_run(
     # One cluster would leave nothing to learn.
     room = min(max(lowest, 2), highest)
     config = dataclasses.replace(config, n_clusters=room if n_clusters is None else n_clusters)
-    training.rehearse(config, table.features)
+    rank = training.rehearse(config, table.features)
+    say = say if rank == 0 else lambda text: None
     settings = {
         "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
         "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge), "source": table.source,
         "class_names": table.class_names,
     }  # fmt: skip
-    checkpoint = _prepare_folder(folder, settings, resume)
+    if rank == 0:
+        _prepare_folder(folder, settings, resume)
+    last = folder / training.LAST
     module = training.fit(
         config, table.features, knowledge.group, apart=None if knowledge.is_of_labels else knowledge.apart,
-        folder=folder, resume=checkpoint, progress=progress,
+        folder=folder, resume=last if resume and last.exists() else None, progress=progress,
     )  # fmt: skip
     trained = time.perf_counter()
+    baseline = _train_baseline(table, config, knowledge, say)
+    if rank > 0:
+        return None
     say("Embedding and clustering all rows ...")
     embeddings = training.embed(module, table.features)
     free = Hierarchy.from_points(embeddings)
@@ -142,7 +151,7 @@ def fit_run(
     confidence = _confidence(embeddings, clusters, k, guard, knowledge, config.seed)
     names = name_clusters(clusters, knowledge.known, table.class_names)
     say("Scoring other methods on the same rows and labels ...")
-    scores = score_methods(table, config, knowledge, k, clusters)
+    scores = score_methods(table, config, knowledge, k, clusters, baseline)
     metrics = {
         "n_rows": len(table), "n_clusters": k, "min_cluster_size": guard, "scores": scores,
         "scored_rows": int((knowledge.truth >= 0).sum()), "labelled_rows": int((knowledge.known >= 0).sum()),
@@ -183,8 +192,8 @@ def _fingerprint(table: Table, knowledge: Knowledge) -> str:
     return digest.hexdigest()
 
 
-def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> Path | None:
-    """The checkpoint to go on from, if any. The folder is made, and what is asked for is written down."""
+def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> None:
+    """The folder is made, and what is asked for is written down."""
     path, last = folder / SETTINGS, folder / training.LAST
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file: name a folder.")
@@ -201,19 +210,19 @@ def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> Pat
         if error.errno == errno.ENOSPC:
             raise
         raise ValueError(f"--out {folder} cannot be written: {error.strerror}.") from error
-    return last if resume and last.exists() else None
 
 
 def _check_same(folder: Path, settings: dict[str, Any]) -> None:
-    """Another size guard is fine: it is about the clusters, not about training."""
+    """Another size guard is fine: it is about the clusters, not about training; and so are other ranks."""
     if not (folder / SETTINGS).exists():
         raise ValueError(f"--resume: {folder} has no run to go on with.")
     before = _read_json(folder / SETTINGS)
     for name in ("data", "config", "clusters", "holdout"):
-        if before.get(name) != settings[name]:
-            raise ValueError(
-                f"--resume: {folder} was started with {_difference(name, before.get(name), settings[name])}."
-            )
+        then, now = before.get(name), settings[name]
+        if name == "config" and isinstance(then, dict):
+            then, now = ({key: each[key] for key in each if key not in OF_RANKS} for each in (then, now))
+        if then != now:
+            raise ValueError(f"--resume: {folder} was started with {_difference(name, then, now)}.")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -300,9 +309,23 @@ def _clusters_csv(
 # Other methods
 
 
+def _train_baseline(
+    table: Table, config: training.TrainingConfig, knowledge: Knowledge, say: Callable[[str], None]
+) -> training.ForestModule | None:
+    """The same network, trained with cross-entropy, where there are labels, and a truth to score it by."""
+    if (knowledge.truth < 0).all() or (knowledge.known < 0).all():
+        return None
+    say("Training with cross-entropy on the same labels ...")
+    return training.fit(
+        dataclasses.replace(config, objective="cross-entropy", n_clusters=len(table.class_names), patience=None),
+        table.features, knowledge.known, progress=False,
+    )  # fmt: skip
+
+
 def score_methods(
-    table: Table, config: training.TrainingConfig, knowledge: Knowledge, k: int, clusters: NDArray[np.int32]
-) -> list[dict[str, Any]]:
+    table: Table, config: training.TrainingConfig, knowledge: Knowledge, k: int, clusters: NDArray[np.int32],
+    baseline: training.ForestModule | None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Scores of ours and of simple methods, on rows with a truth that nobody was told."""
     scored = np.flatnonzero(knowledge.truth >= 0)
     if len(scored) == 0:
@@ -329,11 +352,7 @@ def score_methods(
         f"k-means on raw data{few}": (rows, kmeans(raw)),
         f"single linkage on raw data{few}": (rows, Hierarchy.from_points(raw).labels(k_raw)),
     }
-    if (knowledge.known >= 0).any():
-        baseline = training.fit(
-            dataclasses.replace(config, objective="cross-entropy", n_clusters=len(table.class_names), patience=None),
-            table.features, knowledge.known, progress=False,
-        )  # fmt: skip
+    if baseline is not None:
         found["cross-entropy, same labels"] = scored, training.classify(baseline, table.features[scored])
         embedded = training.embed(baseline, table.features[rows])
         found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(embedded)

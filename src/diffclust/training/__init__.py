@@ -7,8 +7,8 @@
 Everything random in step t is a pure function of (seed, t): the rows of its batch, dropout, augmentation; the loss
 counts its draws of noise in its state. So a run that was killed and resumed is the run that was not.
 
-``settings.py`` says what a run is made of, ``data.py`` makes batches, ``module.py`` is network and loss, ``loop.py``
-fits, loads and embeds.
+``settings.py`` says what a run is made of, ``data.py`` makes batches, ``module.py`` is network and loss, ``ranks.py``
+is about several ranks, ``loop.py`` fits, loads and embeds.
 """
 
 try:
@@ -22,9 +22,11 @@ except ImportError as error:
 from diffclust.training.data import ForestData, as_labels, as_rows, batch_moves, batch_rows, known_of, move_images
 from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse
 from diffclust.training.module import CrossEntropy, ForestModule
+from diffclust.training.ranks import of_torchrun, was_restarted
 from diffclust.training.settings import TrainingConfig
 
 __all__ = [
     "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
-    "batch_rows", "classify", "embed", "fit", "known_of", "load", "move_images", "rehearse",
+    "batch_rows", "classify", "embed", "fit", "known_of", "load", "move_images", "of_torchrun", "rehearse",
+    "was_restarted",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows and partial labels → batches. Which rows, and how images are moved, is a pure function of (seed, step, rank)."""
+"""Rows and partial labels → batches. Which rows, and how images are moved, is a pure function of (seed, step)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ def as_labels(y: Any, n_rows: int) -> Tensor:
 
 
 def batch_rows(
-    seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int,
-    rank: int = 0,
+    seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int
 ) -> NDArray[np.int64]:  # fmt: skip
-    """The rows of the batch of one step, a pure function of (seed, step, rank).
+    """The rows of the batch of one step, a pure function of (seed, step).
 
     ``n_labelled`` of ``size`` are labelled; where there are not enough of one kind, the other fills up.
     """
-    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, rank]))
+    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, 0]))
     n_unlabelled = min(size - min(n_labelled, len(labelled)), len(unlabelled))
     n_labelled = min(size - n_unlabelled, len(labelled))
     return np.concatenate([
@@ -57,7 +56,8 @@ def batch_rows(
 class ForestData(pl.LightningDataModule):
     """Rows and labels, kept on the training device; only the numbers of the rows of a batch travel there.
 
-    A batch is (rows of x, what is known about them).
+    A batch is (rows of x, what is known about them). On several ranks each has its share of the rows, and all know what
+    is known about all of them.
     """
 
     def __init__(
@@ -105,24 +105,30 @@ class ForestData(pl.LightningDataModule):
     def val_dataloader(self) -> Any:
         return DataLoader([("validation", rows, None) for rows in self.validation_rows], batch_size=None)  # type: ignore[arg-type]
 
-    def rows_of_step(self, step: int, rank: int) -> Tensor:
+    def rows_of_step(self, step: int) -> Tensor:
         config, size = self.config, min(self.config.batch_size, len(self.labelled) + len(self.unlabelled))
-        rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled(), rank)
+        rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
         return torch.from_numpy(rows)
 
-    def moves_of_step(self, step: int, rank: int, n_rows: int) -> Tensor | None:
+    def moves_of_step(self, step: int, n_rows: int) -> Tensor | None:
         config = self.config
         if config.augment is None:
             return None
         reach = reach_of(tuple(self.sets["training"][0].shape))
-        return torch.from_numpy(batch_moves(config.seed, step, n_rows, reach, config.augment, rank))
+        return torch.from_numpy(batch_moves(config.seed, step, n_rows, reach, config.augment))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
         name, rows, moves = batch
         x, labels = self.sets[name]
         x, labels = self.sets[name] = x.to(rows.device), labels.to(rows.device)  # moves once
-        images = x[rows] if moves is None else move_images(x[rows], moves)
+        own = self._share(len(rows))
+        images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
         return images, known_of(labels[rows], self.apart)
+
+    def _share(self, n_rows: int) -> slice:
+        """This rank's of the rows of a batch, in one piece; shares differ by a row where they must."""
+        rank, ranks = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        return slice(rank * n_rows // ranks, (rank + 1) * n_rows // ranks)
 
 
 def known_of(labels: Tensor, apart: NDArray[np.bool_] | None) -> Constraints:
@@ -143,8 +149,10 @@ class _Steps(IterableDataset):
         assert trainer is not None
         step = trainer.global_step
         while True:
-            rows = self.data.rows_of_step(step, trainer.global_rank)
-            yield "training", rows, self.data.moves_of_step(step, trainer.global_rank, len(rows))
+            rows = self.data.rows_of_step(step)
+            if len(rows) < trainer.world_size:
+                raise ValueError(f"A batch of {len(rows)} rows is too small for {trainer.world_size} ranks.")
+            yield "training", rows, self.data.moves_of_step(step, len(rows))
             step += 1
 
 
@@ -153,9 +161,9 @@ def reach_of(shape: tuple[int, ...]) -> int:
     return max(1, min(shape[-2:]) // 8)
 
 
-def batch_moves(seed: int, step: int, n_rows: int, reach: int, kind: str, rank: int = 0) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored; a pure function of (seed, step, rank)."""
-    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, rank]))
+def batch_moves(seed: int, step: int, n_rows: int, reach: int, kind: str) -> NDArray[np.int64]:
+    """How each image of a batch is moved, (n, 3): down, right, mirrored; a pure function of (seed, step)."""
+    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
     moves = rng.integers(-reach, reach, (n_rows, 3), endpoint=True)
     moves[:, 2] = rng.integers(0, 2, n_rows) if kind == "shift-flip" else 0
     return moves

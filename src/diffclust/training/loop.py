@@ -21,6 +21,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from numpy.typing import NDArray
 
 from diffclust.frameworks import to_numpy
+from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar, WholeCheckpoints
 from diffclust.training.data import ForestData, as_labels, as_rows
 from diffclust.training.module import CrossEntropy, ForestModule
@@ -51,7 +52,12 @@ def fit(
     Returns:
         The trained module, on the CPU, in evaluation mode.
 
-    Ctrl-C ends training after the step in hand, writes ``last.ckpt`` and raises KeyboardInterrupt.
+    Ctrl-C or SIGTERM ends training after the step in hand, writes ``last.ckpt`` and raises KeyboardInterrupt.
+
+    On several ranks (``config.devices``, ``config.num_nodes``) every process calls this with the same arguments and
+    gets the module; Lightning starts the processes of a node by running the script again, or torchrun or srun do. The
+    first rank writes; ``folder`` must be on a disk that all nodes share. The checkpoint to go on from may be of another
+    number of ranks. A rank that is gone is a ConnectionError on the others.
 
     >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
@@ -76,36 +82,54 @@ def fit(
     with _random_numbers_of_its_own(), _quiet(), _folder(folder, config) as place:
         torch.manual_seed(config.seed)
         module = ForestModule(config, tuple(rows.shape[1:]))
-        module.scaling.fit(rows)
+        module.prepare(rows)
+        together = ranks.Together()
         best = _checkpoints(config, place, bool(data.validation_rows))
-        trainer = pl.Trainer(
-            max_steps=config.max_steps, max_epochs=-1, precision=config.precision,  # type: ignore[arg-type]
-            accelerator=_resolve(config.accelerator), devices=config.devices, num_nodes=config.num_nodes,
-            strategy=config.strategy, check_val_every_n_epoch=None, val_check_interval=config.validate_every,
+        trainer = ranks.make_trainer(
+            config, _resolve(config.accelerator), max_steps=config.max_steps, max_epochs=-1, precision=config.precision,
+            check_val_every_n_epoch=None, val_check_interval=config.validate_every,
             limit_val_batches=len(data.validation_rows), num_sanity_val_steps=0, use_distributed_sampler=False,
-            callbacks=[*_stopping(config), *best, *([StepBar()] if progress else []), *callbacks],
+            callbacks=[*_stopping(config), together, *best, *([StepBar()] if progress else []), *callbacks],
             logger=_logger(folder) if logger is None else logger, log_every_n_steps=10, plugins=[WholeCheckpoints()],
             enable_progress_bar=progress, enable_checkpointing=bool(best), enable_model_summary=False,
             default_root_dir=place,
         )  # fmt: skip
-        with _interruptible(trainer) as interrupted:
-            trainer.fit(module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True)
-        if folder is not None:
-            trainer.save_checkpoint(Path(folder) / LAST)
-        if interrupted:
-            raise KeyboardInterrupt
-        if config.patience is not None and best[0].best_model_path:  # type: ignore[attr-defined]
-            state = torch.load(best[0].best_model_path, map_location="cpu", weights_only=True)  # type: ignore[attr-defined]
-            weights = {name: value for name, value in state["state_dict"].items() if name != "losses"}
-            module.load_state_dict(weights, strict=False)
+        with ranks.in_a_sentence(trainer, config.timeout):
+            with _interruptible(together):
+                trainer.fit(
+                    module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
+                )
+            if folder is not None:
+                trainer.save_checkpoint(Path(folder) / LAST)
+            if together.stopped:
+                raise KeyboardInterrupt
+            if config.patience is not None and best[0].best_model_path:  # type: ignore[attr-defined]
+                _take_best(module, trainer, best[0].best_model_path)  # type: ignore[attr-defined]
     module.trainer = None  # so that the module pickles
     return module.cpu().eval()
 
 
-def rehearse(config: TrainingConfig, x: Any) -> None:
-    """Raises what :func:`fit` would raise because of the device or the backbone, without writing anything."""
+def _take_best(module: ForestModule, trainer: pl.Trainer, path: str) -> None:
+    """The weights of a checkpoint that the first rank alone may be able to read."""
+    weights: dict[str, Any] = {}
+    if trainer.is_global_zero:
+        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+        weights = {name: value for name, value in state.items() if name != "losses"}
+    module.load_state_dict(trainer.strategy.broadcast(weights), strict=False)
+
+
+def rehearse(config: TrainingConfig, x: Any) -> int:
+    """Raises what :func:`fit` would raise because of the devices or the backbone, without writing anything.
+
+    Returns:
+        The rank that this process will have.
+    """
     rows = as_rows(x[:2])
-    _resolve(config.accelerator)
+    with _quiet():
+        options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        rank = ranks.make_trainer(
+            config, _resolve(config.accelerator), enable_model_summary=False, **options
+        ).global_rank
     shape = tuple(rows.shape[1:])
     with _random_numbers_of_its_own(), torch.no_grad():
         module = ForestModule(config, shape).eval()
@@ -120,6 +144,7 @@ def rehearse(config: TrainingConfig, x: Any) -> None:
         )
     if not any(parameter.requires_grad for parameter in module.backbone.parameters()):
         raise ValueError(f"backbone {config.backbone!r} has no parameters to train.")
+    return rank
 
 
 def classify(module: ForestModule, x: Any) -> NDArray[np.int64]:
@@ -243,35 +268,31 @@ def _random_numbers_of_its_own() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Lightning's banners, tips and advice about workers are not for users of this library."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
+    wanted = {
+        "lightning.pytorch": logging.ERROR, "lightning.fabric": logging.ERROR,
+        "lightning.fabric.strategies.launchers.subprocess_script": logging.INFO,  # that a rank is gone
+    }  # fmt: skip
+    levels = {name: logging.getLogger(name).level for name in wanted}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"lightning\..*")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
+        for name, level in wanted.items():
+            logging.getLogger(name).setLevel(level)
         try:
             yield
         finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
 
 
 @contextmanager
-def _interruptible(trainer: pl.Trainer) -> Iterator[list[bool]]:
-    """The first Ctrl-C ends training after the step in hand, the second at once. The list is then not empty."""
-    interrupted: list[bool] = []
+def _interruptible(together: ranks.Together) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends training after the step in hand, the second at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield
         return
-
-    def stop(signum: int, frame: Any) -> None:
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted.append(True)
-        trainer.should_stop = True
-
-    before = signal.signal(signal.SIGINT, stop)
+    before = {each: signal.signal(each, together.on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interrupted
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -20,14 +20,14 @@ from diffclust.metrics import clustering_scores
 from diffclust.training.settings import MONITORS, TrainingConfig
 
 
-class CrossEntropy(modules.PartialFenchelYoungLoss):
+class CrossEntropy(modules._Loss):
     """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
 
     def __init__(self, n_clusters: int, **options: Any) -> None:
         super().__init__(n_clusters, **options)
         self.logits = nn.LazyLinear(n_clusters)
 
-    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+    def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         classes = self._constraints(embeddings, labels).labels
         return nn.functional.cross_entropy(self.logits(embeddings), classes, ignore_index=-1)
 
@@ -53,7 +53,7 @@ class ForestModule(pl.LightningModule):
             )
         self.scaling = InputScaling(self.input_shape, config.scaling)
         self.backbone = make_backbone(backbone, self.input_shape, config.embedding_dim)
-        kind = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
+        kind: type[modules._Loss] = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
         self.loss = kind(
             config.n_clusters, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
             similarity=config.similarity, reachability=config.n_neighbors, must_link_first=config.must_link_first,
@@ -70,8 +70,23 @@ class ForestModule(pl.LightningModule):
     def forward(self, x: Tensor) -> Tensor:
         return self.backbone(self.scaling(x))
 
+    def prepare(self, rows: Tensor) -> None:
+        """Fits the input scaling, and makes the baseline's linear layer: on several ranks it has to be there."""
+        self.scaling.fit(rows)
+        if isinstance(self.loss, CrossEntropy):
+            self.on_train_batch_start(None, 0)  # the random numbers of the first step
+            with torch.no_grad():
+                self.loss.logits(self.eval()(rows[:2]))
+            self.train()
+
+    def on_fit_start(self) -> None:
+        self.loss.gather = self.trainer.world_size > 1
+
+    def on_fit_end(self) -> None:
+        self.loss.gather = False
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Dropout in a step is a function of (seed, step), too.
+        # Dropout in a step is a function of (seed, step, rank).
         sequence = np.random.SeedSequence([self.config.seed, self.global_step, self.global_rank])
         seed = int(sequence.generate_state(1, np.uint64)[0]) >> 1
         # Not torch.manual_seed, which keeps a stack trace for every kind of device that is not there: a millisecond.
@@ -94,7 +109,8 @@ class ForestModule(pl.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> None:
         x, known = batch
         embeddings = self(x)
-        forest = spanning_forest(self.loss.similarities(embeddings), min(self.config.n_clusters, len(x)))
+        similarity = self.loss.similarities(self.loss.gathered(embeddings))
+        forest = spanning_forest(similarity, min(self.config.n_clusters, len(similarity)))
         labels = to_numpy(known.labels) if known.relation is None else known.groups()[0]
         scores = clustering_scores(labels[labels >= 0], to_numpy(forest.labels)[labels >= 0])
         values = {"val_loss": self.loss(embeddings, known), "val_error": scores["error"], "val_ari": scores["ari"]}

@@ -10,6 +10,7 @@ import numpy as np
 
 AUGMENTATIONS = ("shift", "shift-flip")
 SCHEDULES = ("constant", "cosine")
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 OBJECTIVES = ("forest", "cross-entropy")
 MONITORS = {"val_loss": "min", "val_error": "min", "val_ari": "max"}
 
@@ -26,7 +27,7 @@ class TrainingConfig:
         augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored), or None.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
         n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
-        batch_size: rows of a batch; large batches find the classes that are never labelled.
+        batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
         labelled_fraction: share of every batch that is labelled, as far as there are labels.
         max_steps, learning_rate, weight_decay: of AdamW.
         schedule, warmup_steps: of the learning rate, "constant" or "cosine" (down to 0), after a linear warm-up.
@@ -35,7 +36,12 @@ class TrainingConfig:
         monitor: "val_loss", "val_error" or "val_ari": which validation is the best.
         patience: validations without a better one after which training stops, and then, or at the end, the best
             weights are taken. None trains to the end and takes the last.
-        precision, accelerator, devices, num_nodes, strategy: of Lightning's Trainer; "auto" is CUDA or the CPU.
+        precision, accelerator: of Lightning's Trainer; "auto" is CUDA or the CPU.
+        devices, num_nodes: of Lightning's Trainer, too. Each device is a rank; the run is that of one rank, but for
+            rounding and dropout.
+        strategy: "auto" (one process, or "ddp" on several ranks), or "ddp_find_unused_parameters_true" for a backbone
+            that does not use all of its parameters in every step.
+        timeout: seconds that a rank waits for the others before it gives them up.
         seed: of everything random.
     """
 
@@ -67,10 +73,19 @@ class TrainingConfig:
     devices: Any = 1
     num_nodes: int = 1
     strategy: str = "auto"
+    timeout: float = 45.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("n_clusters", "embedding_dim", "n_draws", "batch_size", "max_steps", "validate_every"):
+        for name in (
+            "n_clusters",
+            "embedding_dim",
+            "n_draws",
+            "batch_size",
+            "max_steps",
+            "validate_every",
+            "num_nodes",
+        ):
             _check(self, name, _is_count(getattr(self, name)), "an integer, at least 1")
         for name in ("n_neighbors", "patience"):
             value = getattr(self, name)
@@ -85,6 +100,8 @@ class TrainingConfig:
         _check(self, "augment", self.augment in (None, *AUGMENTATIONS), f"None or one of {AUGMENTATIONS}")
         _check(self, "objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         _check(self, "schedule", self.schedule in SCHEDULES, f"one of {SCHEDULES}")
+        _check(self, "strategy", self.strategy in STRATEGIES, f"one of {STRATEGIES}")
+        _check(self, "timeout", 0 < self.timeout < math.inf, "above 0 and finite")
         _check(self, "monitor", self.monitor in MONITORS, f"one of {tuple(MONITORS)}")
 
     def to_dict(self) -> dict[str, Any]:

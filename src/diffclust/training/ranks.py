@@ -1,0 +1,119 @@
+"""Training on several ranks: who starts them, how they stop together, and what is said when one of them is gone.
+
+Lightning, torchrun or Slurm start the processes; DistributedDataParallel averages the gradients. A rank embeds its
+share of the rows of a step, see ``data.py``; the loss is one over all of them, see :mod:`diffclust.distributed`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from diffclust.training.settings import TrainingConfig
+
+
+def of_torchrun() -> dict[str, int]:
+    """``devices`` and ``num_nodes`` of the torchrun that started this process; nothing without one."""
+    if not TorchElasticEnvironment.detect():
+        return {}
+    return {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(os.environ["GROUP_WORLD_SIZE"])}
+
+
+def was_restarted() -> bool:
+    """Whether torchrun started this process again after a failure, or Slurm put the job back into its queue."""
+    return any(int(os.environ.get(f"{by}_RESTART_COUNT") or 0) > 0 for by in ("TORCHELASTIC", "SLURM"))
+
+
+def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl.Trainer:
+    """Lightning's, on the ranks of the config."""
+    alone = config.strategy == "auto" and config.devices == 1 and config.num_nodes == 1
+    strategy = DDPStrategy(
+        timeout=timedelta(seconds=config.timeout), find_unused_parameters=config.strategy.endswith("_true")
+    )
+    try:
+        return pl.Trainer(
+            accelerator=accelerator, devices=config.devices, num_nodes=config.num_nodes,
+            strategy="auto" if alone else strategy,
+            sync_batchnorm=not alone and accelerator in ("cuda", "gpu"),  # torch has it for CUDA only
+            **options,
+        )  # fmt: skip
+    except MisconfigurationException as error:
+        raise ValueError(
+            f"Training cannot start on these devices: {' '.join(str(error).split()).rstrip('.')}."
+        ) from error
+
+
+class Together(Callback):
+    """All ranks begin at the same step, and stop after the same one, whichever of them got a signal.
+
+    Attributes:
+        stopped: whether a signal ended training: Ctrl-C, or SIGTERM, which torchrun and Slurm send.
+    """
+
+    def __init__(self) -> None:
+        self.signalled = self.stopped = False
+
+    def on_signal(self, signum: int, frame: Any) -> None:
+        """The first lets the step in hand be finished, the second does not."""
+        if self.signalled:
+            raise KeyboardInterrupt
+        self.signalled = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread():
+            # Lightning's own handler talks to the other ranks at any point of a step, where they do not listen.
+            signal.signal(signal.SIGTERM, self.on_signal)
+        steps = _of_ranks(trainer, trainer.global_step)
+        if min(steps) < max(steps):
+            raise ValueError(
+                f"The ranks begin at different steps, {min(steps)} to {max(steps)}: the checkpoint must be on a disk "
+                "that all nodes share."
+            )
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        self._agree(trainer)
+        trainer.should_stop = trainer.should_stop or self.stopped
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._agree(trainer)
+
+    def _agree(self, trainer: pl.Trainer) -> None:
+        self.stopped = any(_of_ranks(trainer, int(self.signalled)))
+
+
+def _of_ranks(trainer: pl.Trainer, value: int) -> list[int]:
+    if trainer.world_size == 1:
+        return [value]
+    own = torch.tensor([value], device=trainer.strategy.root_device)
+    values = own.new_empty(trainer.world_size)
+    dist.all_gather_into_tensor(values, own)
+    return values.tolist()
+
+
+@contextmanager
+def in_a_sentence(trainer: pl.Trainer, timeout: float) -> Iterator[None]:
+    """A lost rank is a ConnectionError that says so; gloo's own is a RuntimeError like any other."""
+    try:
+        yield
+    except RuntimeError as error:
+        if trainer.world_size == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+            raise
+        reason = re.sub(r"^\[\S*\] ", "", str(error)).split(". ")[0].splitlines()[0]
+        raise ConnectionError(
+            f"Rank {trainer.global_rank} of {trainer.world_size} has lost another rank, which ended, cannot be reached "
+            f"or let the others wait for more than {timeout:g} s ({reason})."
+        ) from error
