@@ -241,8 +241,8 @@ def fit(
         validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
         timeout=timeout, **ranks,
     )  # fmt: skip
-    # torchrun and Slurm start the same command again after a failure
-    resume = resume or (training.was_restarted() and (out / SETTINGS).exists())
+    # torchrun and Slurm start the same command again.
+    resume = resume or (training.is_restartable() and (out / SETTINGS).exists())
     result = fit_run(
         table, config, out, n_clusters=None if clusters in (None, "auto") else int(clusters), truth=truth,
         holdout=holdout, min_cluster_size=min_cluster_size, resume=resume, progress=not quiet, title=title,

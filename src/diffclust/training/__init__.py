@@ -22,11 +22,11 @@ except ImportError as error:
 from diffclust.training.data import ForestData, as_labels, as_rows, batch_moves, batch_rows, known_of, move_images
 from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse
 from diffclust.training.module import CrossEntropy, ForestModule
-from diffclust.training.ranks import of_torchrun, was_restarted
+from diffclust.training.ranks import is_restartable, of_torchrun
 from diffclust.training.settings import TrainingConfig
 
 __all__ = [
     "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
-    "batch_rows", "classify", "embed", "fit", "known_of", "load", "move_images", "of_torchrun", "rehearse",
-    "was_restarted",
+    "batch_rows", "classify", "embed", "fit", "is_restartable", "known_of", "load", "move_images", "of_torchrun",
+    "rehearse",
 ]  # fmt: skip

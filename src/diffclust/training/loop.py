@@ -95,6 +95,7 @@ def fit(
             default_root_dir=place,
         )  # fmt: skip
         with ranks.in_a_sentence(trainer, config.timeout):
+            ranks.meet(trainer, config.timeout)
             with _interruptible(together):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True

@@ -6,6 +6,7 @@ share of the rows of a step, see ``data.py``; the loss is one over all of them, 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -33,9 +34,12 @@ def of_torchrun() -> dict[str, int]:
     return {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(os.environ["GROUP_WORLD_SIZE"])}
 
 
-def was_restarted() -> bool:
-    """Whether torchrun started this process again after a failure, or Slurm put the job back into its queue."""
-    return any(int(os.environ.get(f"{by}_RESTART_COUNT") or 0) > 0 for by in ("TORCHELASTIC", "SLURM"))
+def is_restartable() -> bool:
+    """Whether this process may be a second start: torchrun was told to restart, or Slurm has put the job back.
+
+    Not torchrun's count of restarts: only the node that failed counts.
+    """
+    return any(int(os.environ.get(name) or 0) > 0 for name in ("TORCHELASTIC_MAX_RESTARTS", "SLURM_RESTART_COUNT"))
 
 
 def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl.Trainer:
@@ -55,6 +59,30 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
         raise ValueError(
             f"Training cannot start on these devices: {' '.join(str(error).split()).rstrip('.')}."
         ) from error
+
+
+def meet(trainer: pl.Trainer, timeout: float) -> None:
+    """What Lightning leaves to do before and after the ranks have met."""
+    if trainer.world_size == 1:
+        return
+    atexit.unregister(_part)
+    atexit.register(_part)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if of_torchrun() and shared and attempt != "0" and trainer.num_nodes == 1 and not dist.is_initialized():
+        # torchrun's store still has the addresses of the ranks before the restart (pytorch issue 135712).
+        wait = timedelta(seconds=timeout)
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=wait)
+        dist.init_process_group(
+            dist.get_default_backend_for_device(trainer.strategy.root_device), timeout=wait, rank=trainer.global_rank,
+            world_size=trainer.world_size, store=dist.PrefixStore(f"attempt {attempt}", store),
+        )  # fmt: skip
+
+
+def _part() -> None:
+    """Lightning does it for NCCL; with gloo, too, a process may abort at its end without."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Together(Callback):
@@ -98,9 +126,9 @@ class Together(Callback):
 def _of_ranks(trainer: pl.Trainer, value: int) -> list[int]:
     if trainer.world_size == 1:
         return [value]
-    own = torch.tensor([value], device=trainer.strategy.root_device)
-    values = own.new_empty(trainer.world_size)
-    dist.all_gather_into_tensor(values, own)
+    values = torch.zeros(trainer.world_size, dtype=torch.int64, device=trainer.strategy.root_device)
+    values[trainer.global_rank] = value
+    dist.all_reduce(values)
     return values.tolist()
 
 
@@ -112,7 +140,7 @@ def in_a_sentence(trainer: pl.Trainer, timeout: float) -> Iterator[None]:
     except RuntimeError as error:
         if trainer.world_size == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
             raise
-        reason = re.sub(r"^\[\S*\] ", "", str(error)).split(". ")[0].splitlines()[0]
+        reason = re.sub(r"\[/\S*\] ", "", str(error)).split(". ")[0].splitlines()[0]
         raise ConnectionError(
             f"Rank {trainer.global_rank} of {trainer.world_size} has lost another rank, which ended, cannot be reached "
             f"or let the others wait for more than {timeout:g} s ({reason})."
