@@ -150,8 +150,10 @@ class _Steps(IterableDataset):
         step = trainer.global_step
         while True:
             rows = self.data.rows_of_step(step)
-            if len(rows) < trainer.world_size:
-                raise ValueError(f"A batch of {len(rows)} rows is too small for {trainer.world_size} ranks.")
+            if len(rows) < (ranks := trainer.world_size):
+                raise ValueError(
+                    f"batch_size must be at least {ranks}, the number of ranks, got batches of {len(rows)}."
+                )
             yield "training", rows, self.data.moves_of_step(step, len(rows))
             step += 1
 

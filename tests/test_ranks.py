@@ -1,0 +1,209 @@
+"""Training on several ranks, real gloo processes: the run of one rank for any number of them; ranks that are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+pytest.importorskip("typer")
+torch = pytest.importorskip("torch")
+
+import torch.multiprocessing as mp  # noqa: E402
+from lightning.pytorch.callbacks import Callback  # noqa: E402
+
+import diffclust as dc  # noqa: E402
+from diffclust.constraints import join_knowledge  # noqa: E402
+from diffclust.training import TrainingConfig, fit, is_restartable, of_torchrun  # noqa: E402
+
+N = 60
+CLASSES = np.arange(N) % 3
+KNOWN = np.where(np.arange(N) < 24, CLASSES, -1)
+
+
+def make_rows():
+    return (np.random.default_rng(0).normal(size=(N, 4)) + 4 * np.eye(4)[CLASSES]).astype(np.float32)
+
+
+class Killed(torch.nn.Sequential):
+    """Rank 1 is killed in the step that the environment names, unless torchrun started it again."""
+
+    steps = 0
+
+    def forward(self, x):
+        Killed.steps += self.training
+        where = (Killed.steps, os.environ.get("LOCAL_RANK"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if self.training and where == (int(os.environ.get("KILL_AT", 0)), "1", "0"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+
+
+def make_network(shape):
+    """Without a bias at its end: its gradient is zero but for rounding, of which AdamW would make steps."""
+    layers = (torch.nn.Linear(int(np.prod(shape)), 8), torch.nn.Tanh(), torch.nn.Linear(8, 3, bias=False))
+    return Killed(torch.nn.Flatten(), *layers)
+
+
+# ------------------------------------------------------------------------------------------------------ training.fit
+
+
+class StopAt(Callback):
+    """One rank of several gets a signal."""
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 3 and trainer.global_rank == trainer.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(ranks, case, folder=None, resume=None, callbacks=(), **changes):
+    """A batch of 25 rows is uneven on 2 and on 3 ranks. Noise is large, so every step has a gradient."""
+    settings = {
+        "n_clusters": 4, "epsilon": 1.0, "n_draws": 5, "batch_size": 25, "labelled_fraction": 0.4, "validate_every": 3,
+        "max_steps": 12, "accelerator": "cpu", "devices": ranks, "backbone": make_network, "learning_rate": 0.01,
+    }  # fmt: skip
+    x, y, apart = make_rows(), KNOWN, None
+    if case == "forest":
+        settings |= {"validation_fraction": 0.3}
+    elif case == "pairs":
+        y, apart = join_knowledge(y, must_link=[(30, 33), (31, 34)], cannot_link=[(30, 31), (33, 32)])
+    elif case == "images":
+        x = np.random.default_rng(1).integers(0, 256, (N, 8, 8), np.uint8)
+        settings |= {"augment": "shift-flip", "validation_fraction": 0.3, "patience": 9}
+    elif case == "cross-entropy":
+        settings |= {"objective": case}
+    config = TrainingConfig(**settings | changes)
+    module = fit(config, x, y, apart=apart, folder=folder, resume=resume, callbacks=callbacks, progress=False)
+    return {**module.state_dict(), "validations": torch.tensor([list(each.values()) for each in module.validations])}
+
+
+CASES = ("forest", "pairs", "images", "cross-entropy")
+
+
+def work(rank, ranks, port, folder):
+    os.environ.update(
+        LOCAL_RANK=str(rank), NODE_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1"
+    )
+    torch.set_num_threads(1)
+    folder = Path(folder)
+    if ranks == 2:
+        found = {case: train(2, case) for case in CASES}
+        found["1 to 2"] = train(2, "forest", resume=folder / "1" / "last.ckpt")
+        train(2, "forest", folder=folder / "2", max_steps=6)
+        with pytest.raises(KeyboardInterrupt):
+            train(2, "forest", folder=folder / "stopped", callbacks=[StopAt()])
+        with pytest.raises(ValueError, match=r"begin at different steps, 0 to 6: .* all nodes share"):
+            train(2, "forest", resume=folder / "1" / "last.ckpt" if rank == 0 else None)
+        with pytest.raises(ValueError, match="at least 2, the number of ranks, got batches of 1"):
+            train(2, "pairs", batch_size=1)
+    else:
+        found = {"2 to 3": train(3, "forest", resume=folder / "2" / "last.ckpt")}
+    torch.save(found, folder / f"{ranks}-{rank}.pt")
+
+
+def assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        scale = float(value.double().nan_to_num().abs().max()) if value.numel() else 1.0
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5 * scale, equal_nan=True, msg=name)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_the_run_is_the_same_on_any_number_of_ranks_and_resumes_on_any(tmp_path):
+    torch.set_num_threads(1)
+    train(1, "forest", folder=tmp_path / "1", max_steps=6)
+    mp.spawn(work, (2, free_port(), str(tmp_path)), nprocs=2)
+    mp.spawn(work, (3, free_port(), str(tmp_path)), nprocs=3)
+    expected = {case: train(1, case) for case in CASES}
+    for rank in range(2):  # every rank has the result
+        found = torch.load(tmp_path / f"2-{rank}.pt")
+        for case in CASES:
+            assert_close(found[case], expected[case])
+        assert_close(found["1 to 2"], expected["forest"])
+    assert_close(torch.load(tmp_path / "3-0.pt")["2 to 3"], expected["forest"])
+    assert_close(train(1, "forest", resume=tmp_path / "2" / "last.ckpt"), expected["forest"])
+    assert torch.load(tmp_path / "stopped" / "last.ckpt", weights_only=True)["global_step"] == 4
+
+
+def test_who_started_this_process(monkeypatch):
+    for name in ("TORCHELASTIC_MAX_RESTARTS", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert of_torchrun() == {}
+    assert not is_restartable()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert is_restartable()
+    for name, value in {"RUN_ID": "x", "MAX_RESTARTS": "0"}.items():
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    assert of_torchrun() == {"devices": 4, "num_nodes": 2}
+
+
+# -------------------------------------------------------------------------------------------------- the command line
+
+
+def run(folder, out, *more, torchrun=(), kill_at=0):
+    """The program on two ranks; how it ended, and what it said. The pipes are closed once all ranks have ended."""
+    arguments = ["fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "40", "--batch-size", "25", "-q"]
+    arguments += ["--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--out", out, *more]
+    paths = (str(Path(dc.__file__).parents[1]), str(Path(__file__).parent))
+    launcher = ("-m", "torch.distributed.run", *torchrun) if torchrun else ()
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "diffclust", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), "KILL_AT": str(kill_at)},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    np.save(folder / "x.npy", make_rows())
+    np.save(folder / "y.npy", KNOWN)
+    ended = run(folder, "run", "--devices", "2")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("Report:") == 1
+    return folder
+
+
+def clusters_of(path):
+    return [line.split(",")[1] for line in (path / "clusters.csv").read_text().splitlines()]
+
+
+LOST = (
+    "Error: Rank 0 of 2 has lost another rank, which ended, cannot be reached or let the others wait for more than 45 s"
+)
+OBSERVED = "terminated with code -9. Forcefully terminating all other processes"  # where Lightning notices first
+
+
+def test_a_killed_rank_ends_all_with_a_sentence_and_one_rank_can_go_on(undisturbed):
+    ended = run(undisturbed, "killed", "--devices", "2", kill_at=23)
+    assert ended.returncode != 0
+    if OBSERVED not in ended.stderr:
+        (line,) = ended.stderr.strip().splitlines()
+        assert line.startswith(LOST)
+        assert line.endswith("Go on from the last checkpoint with --resume.")
+    last = undisturbed / "killed" / "last.ckpt"
+    assert time.time() - last.stat().st_mtime < 60
+    assert torch.load(last, weights_only=True)["global_step"] == 22
+    ended = run(undisturbed, "killed", "--resume")
+    assert ended.returncode == 0, ended.stderr
+    assert clusters_of(undisturbed / "killed") == clusters_of(undisturbed / "run")
+
+
+def test_torchrun_starts_a_killed_rank_again_and_the_run_goes_on(undisturbed):
+    ended = run(undisturbed, "restarted", torchrun=("--nproc-per-node", "2", "--max-restarts", "1"), kill_at=23)
+    assert ended.returncode == 0, ended.stderr
+    assert "(exitcode: -9) local_rank: 1" in ended.stderr
+    for name in ("clusters.csv", "embeddings.npy"):
+        assert (undisturbed / "restarted" / name).read_bytes() == (undisturbed / "run" / name).read_bytes()
