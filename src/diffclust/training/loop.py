@@ -83,7 +83,7 @@ def fit(
         torch.manual_seed(config.seed)
         module = ForestModule(config, tuple(rows.shape[1:]))
         module.prepare(rows)
-        together = ranks.Together()
+        together = ranks.Together(config.timeout)
         best = _checkpoints(config, place, bool(data.validation_rows))
         trainer = ranks.make_trainer(
             config, _resolve(config.accelerator), max_steps=config.max_steps, max_epochs=-1, precision=config.precision,
@@ -95,7 +95,7 @@ def fit(
             default_root_dir=place,
         )  # fmt: skip
         with ranks.in_a_sentence(trainer, config.timeout):
-            ranks.meet(trainer, config.timeout)
+            ranks.meet(trainer)
             with _interruptible(together):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True

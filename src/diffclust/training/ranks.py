@@ -23,6 +23,7 @@ from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from diffclust.training.settings import TrainingConfig
 
@@ -45,9 +46,7 @@ def is_restartable() -> bool:
 def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl.Trainer:
     """Lightning's, on the ranks of the config."""
     alone = config.strategy == "auto" and config.devices == 1 and config.num_nodes == 1
-    strategy = DDPStrategy(
-        timeout=timedelta(seconds=config.timeout), find_unused_parameters=config.strategy.endswith("_true")
-    )
+    strategy = DDPStrategy(find_unused_parameters=config.strategy.endswith("_true"))
     try:
         return pl.Trainer(
             accelerator=accelerator, devices=config.devices, num_nodes=config.num_nodes,
@@ -61,7 +60,7 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
         ) from error
 
 
-def meet(trainer: pl.Trainer, timeout: float) -> None:
+def meet(trainer: pl.Trainer) -> None:
     """What Lightning leaves to do before and after the ranks have met."""
     if trainer.world_size == 1:
         return
@@ -71,10 +70,9 @@ def meet(trainer: pl.Trainer, timeout: float) -> None:
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if of_torchrun() and shared and attempt != "0" and trainer.num_nodes == 1 and not dist.is_initialized():
         # torchrun's store still has the addresses of the ranks before the restart (pytorch issue 135712).
-        wait = timedelta(seconds=timeout)
-        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=wait)
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         dist.init_process_group(
-            dist.get_default_backend_for_device(trainer.strategy.root_device), timeout=wait, rank=trainer.global_rank,
+            dist.get_default_backend_for_device(trainer.strategy.root_device), rank=trainer.global_rank,
             world_size=trainer.world_size, store=dist.PrefixStore(f"attempt {attempt}", store),
         )  # fmt: skip
 
@@ -89,10 +87,12 @@ class Together(Callback):
     """All ranks begin at the same step, and stop after the same one, whichever of them got a signal.
 
     Attributes:
+        timeout: seconds that a rank waits for the others in a step.
         stopped: whether a signal ended training: Ctrl-C, or SIGTERM, which torchrun and Slurm send.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
         self.signalled = self.stopped = False
 
     def on_signal(self, signum: int, frame: Any) -> None:
@@ -100,6 +100,10 @@ class Together(Callback):
         if self.signalled:
             raise KeyboardInterrupt
         self.signalled = True
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if trainer.world_size > 1:  # from now on: to start, and to read the data, may take one rank longer than another
+            _set_pg_timeout(timedelta(seconds=self.timeout))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -140,7 +144,7 @@ def in_a_sentence(trainer: pl.Trainer, timeout: float) -> Iterator[None]:
     except RuntimeError as error:
         if trainer.world_size == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
             raise
-        reason = re.sub(r"\[/\S*\] ", "", str(error)).split(". ")[0].splitlines()[0]
+        reason = re.sub(r"\[/\S*\] ", "", str(error)).split(". ")[0].splitlines()[0].rstrip(".")
         raise ConnectionError(
             f"Rank {trainer.global_rank} of {trainer.world_size} has lost another rank, which ended, cannot be reached "
             f"or let the others wait for more than {timeout:g} s ({reason})."

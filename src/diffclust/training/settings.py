@@ -41,7 +41,7 @@ class TrainingConfig:
             rounding and dropout.
         strategy: "auto" (one process, or "ddp" on several ranks), or "ddp_find_unused_parameters_true" for a backbone
             that does not use all of its parameters in every step.
-        timeout: seconds that a rank waits for the others before it gives them up.
+        timeout: seconds that a rank waits for the others in a step before it gives them up.
         seed: of everything random.
     """
 
