@@ -102,6 +102,11 @@ def _check_clusters(value: str | None) -> str | None:
 KNOWN, TRAINING, RANKS, RUN = "What is known", "Training", "Several devices", "The run"  # the groups of options
 
 
+RESUME = (
+    "Go on with the interrupted run in that folder. Where torchrun or Slurm starts a run again, it goes on by itself."
+)
+
+
 @app.command()
 @_in_a_sentence
 def fit(
@@ -203,7 +208,7 @@ def fit(
         Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, help="Where everything is written.")
     ] = Path("diffclust-run"),
     resume: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=RUN, help="Go on with the interrupted run in that folder.")
+        bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="No progress bar, only the result.")

@@ -262,7 +262,7 @@ def _folder(folder: str | Path | None, config: TrainingConfig) -> Iterator[Path 
 @contextmanager
 def _random_numbers_of_its_own() -> Iterator[None]:
     """Training neither depends on torch's global generators nor disturbs them."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 
 
