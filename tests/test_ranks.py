@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.constraints import join_knowledge  # noqa: E402
-from diffclust.training import TrainingConfig, fit, is_restartable, of_torchrun  # noqa: E402
+from diffclust.training import TrainingConfig, fit, is_restartable, of_torchrun, rehearse  # noqa: E402
 
 N = 60
 CLASSES = np.arange(N) % 3
@@ -142,11 +142,25 @@ def test_who_started_this_process(monkeypatch):
     assert not is_restartable()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert is_restartable()
-    for name, value in {"RUN_ID": "x", "MAX_RESTARTS": "0"}.items():
+    for name, value in {"RUN_ID": "x", "MAX_RESTARTS": "1", "USE_AGENT_STORE": "False"}.items():
         monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    sizes = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    for name, value in sizes.items():
+        monkeypatch.setenv(name, value)
     assert of_torchrun() == {"devices": 4, "num_nodes": 2}
+    config = TrainingConfig(n_clusters=2, accelerator="cpu", **of_torchrun())
+    assert rehearse(config, make_rows()) == 0
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+        rehearse(config, make_rows())
+
+
+def test_settings_of_ranks():
+    for changes in ({"strategy": "ddp_spawn"}, {"timeout": 0.0}, {"num_nodes": 0}):
+        with pytest.raises(ValueError, match=next(iter(changes))):
+            TrainingConfig(n_clusters=2, **changes)
+    with pytest.raises(ValueError, match="cannot start on these devices"):
+        rehearse(TrainingConfig(n_clusters=2, accelerator="cpu", devices=0), make_rows())
 
 
 # -------------------------------------------------------------------------------------------------- the command line

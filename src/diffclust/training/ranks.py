@@ -21,15 +21,13 @@ import torch
 import torch.distributed as dist
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from diffclust.training.settings import TrainingConfig
 
 
 def of_torchrun() -> dict[str, int]:
-    """``devices`` and ``num_nodes`` of the torchrun that started this process; nothing without one."""
+    """``devices`` and ``num_nodes`` of the torchrun that started this process, for a config; nothing without one."""
     if not TorchElasticEnvironment.detect():
         return {}
     return {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(os.environ["GROUP_WORLD_SIZE"])}
@@ -45,19 +43,28 @@ def is_restartable() -> bool:
 
 def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl.Trainer:
     """Lightning's, on the ranks of the config."""
-    alone = config.strategy == "auto" and config.devices == 1 and config.num_nodes == 1
-    strategy = DDPStrategy(find_unused_parameters=config.strategy.endswith("_true"))
     try:
-        return pl.Trainer(
-            accelerator=accelerator, devices=config.devices, num_nodes=config.num_nodes,
-            strategy="auto" if alone else strategy,
-            sync_batchnorm=not alone and accelerator in ("cuda", "gpu"),  # torch has it for CUDA only
+        trainer = pl.Trainer(
+            accelerator=accelerator, devices=config.devices, num_nodes=config.num_nodes, strategy=config.strategy,
+            sync_batchnorm=accelerator in ("cuda", "gpu") and (config.devices, config.num_nodes) != (1, 1),
             **options,
         )  # fmt: skip
     except MisconfigurationException as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"Training cannot start on these devices: {reason}.") from error
+    if trainer.world_size > 1 and getattr(trainer.strategy.launcher, "is_interactive_compatible", False):
+        raise ValueError("Several devices need a script or the command line: forks of a notebook keep what they learn.")
+    if trainer.num_nodes > 1 and _restarts_in_one_store():
         raise ValueError(
-            f"Training cannot start on these devices: {' '.join(str(error).split()).rstrip('.')}."
-        ) from error
+            "For torchrun to restart on several nodes, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where it is started: "
+            "ranks would find the addresses from before the restart (pytorch issue 135712)."
+        )
+    return trainer
+
+
+def _restarts_in_one_store() -> bool:
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return shared and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0) > 0
 
 
 def meet(trainer: pl.Trainer) -> None:
@@ -67,9 +74,8 @@ def meet(trainer: pl.Trainer) -> None:
     atexit.unregister(_part)
     atexit.register(_part)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if of_torchrun() and shared and attempt != "0" and trainer.num_nodes == 1 and not dist.is_initialized():
-        # torchrun's store still has the addresses of the ranks before the restart (pytorch issue 135712).
+    if _restarts_in_one_store() and attempt != "0" and not dist.is_initialized():
+        # Keys of their own: the store still has the addresses from before the restart (pytorch issue 135712).
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         dist.init_process_group(
             dist.get_default_backend_for_device(trainer.strategy.root_device), rank=trainer.global_rank,
@@ -102,8 +108,9 @@ class Together(Callback):
         self.signalled = True
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if trainer.world_size > 1:  # from now on: to start, and to read the data, may take one rank longer than another
-            _set_pg_timeout(timedelta(seconds=self.timeout))
+        if trainer.world_size > 1:
+            # Only now: to start and to read the data may take one rank longer than another.
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -39,8 +39,8 @@ class TrainingConfig:
         precision, accelerator: of Lightning's Trainer; "auto" is CUDA or the CPU.
         devices, num_nodes: of Lightning's Trainer, too. Each device is a rank; the run is that of one rank, but for
             rounding and dropout.
-        strategy: "auto" (one process, or "ddp" on several ranks), or "ddp_find_unused_parameters_true" for a backbone
-            that does not use all of its parameters in every step.
+        strategy: "auto" is "ddp" on several ranks; "ddp_find_unused_parameters_true" is for a backbone that does not
+            use all of its parameters in every step.
         timeout: seconds that a rank waits for the others in a step before it gives them up.
         seed: of everything random.
     """
