@@ -38,12 +38,17 @@ class StepBar(ProgressBar):
         from tqdm.auto import tqdm
 
         if trainer.is_global_zero:
-            self._bar = tqdm(total=trainer.max_steps, initial=trainer.global_step, unit="step", mininterval=0.2)
+            self._bar = tqdm(
+                total=pl_module.config.max_steps,  # type: ignore[union-attr]
+                initial=pl_module.done,
+                unit="step",
+                mininterval=0.2,
+            )
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._bar is not None and self._bar.update(trainer.global_step - self._bar.n):
+        if self._bar is not None and self._bar.update(pl_module.done - self._bar.n):
             self._show(trainer)
 
     def _show(self, trainer: pl.Trainer) -> None:
@@ -62,3 +67,15 @@ class StepBar(ProgressBar):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+class SaveBlocks(pl.Callback):
+    """The checkpoint of a fleet, after every block of steps."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        trainer.save_checkpoint(self.path)
