@@ -39,7 +39,7 @@ class StepBar(ProgressBar):
 
         if trainer.is_global_zero:
             self._bar = tqdm(
-                total=pl_module.config.max_steps,  # type: ignore[union-attr]
+                total=pl_module.n_steps,
                 initial=pl_module.done,
                 unit="step",
                 mininterval=0.2,

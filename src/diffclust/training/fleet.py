@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet
 from diffclust.training.module import ForestModule, seed_step
 from diffclust.training.settings import TrainingConfig
 
-SHARED = ("max_steps", "validate_every", "precision", "accelerator")  # what the networks of a fleet have in common
+SHARED = ("validate_every", "precision", "accelerator")  # what the networks of a fleet have in common
 WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make the optimizer's state
 
 
@@ -40,7 +41,7 @@ def fit_many(
     """Trains one network for each config and its labels, all of them on the rows ``x``, side by side on one device.
 
     Args:
-        configs: may differ in everything but max_steps, validate_every, precision and accelerator.
+        configs: may differ in everything but validate_every, precision and accelerator.
         x: see :func:`diffclust.training.fit`.
         ys: integer labels (n,) for each config, -1 where unknown.
         validation: rows and labels; every network's clustering error on them is measured after each block of
@@ -112,12 +113,11 @@ class _Blocks(IterableDataset):
         self.fleet = fleet
 
     def __iter__(self) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
-        worker, config = get_worker_info(), self.fleet.config
+        worker = get_worker_info()
         mine, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        starts = range(self.fleet.done, config.max_steps, config.validate_every)
-        for start in starts[mine::stride]:
-            steps = range(start, min(start + config.validate_every, config.max_steps))
-            yield [_block(data, steps) for data in self.fleet.data]
+        cuts = self.fleet.cuts()
+        for start, stop in list(pairwise(cuts))[mine::stride]:
+            yield [_block(data, range(start, stop)) for data in self.fleet.data]
 
 
 def _block(data: ForestData, steps: range) -> tuple[Tensor, Tensor | None]:
@@ -142,6 +142,7 @@ class Fleet(pl.LightningModule):
         self.members = nn.ModuleList(members)
         self.data = list(data)
         self.config: TrainingConfig = members[0].config
+        self.n_steps = max(data.config.max_steps for data in self.data)
         self.done = 0
         self.best: list[dict[str, Any]] = [
             {"error": float("inf"), "step": 0, "state": {}, "stopped": False} for _ in members
@@ -156,7 +157,7 @@ class Fleet(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Everything that a step reads or writes gets its place on the device: a graph remembers addresses."""
-        n_steps, device = self.config.max_steps, self.device
+        device = self.device
         self._optimizers = self.trainer.optimizers
         x = self.data[0].sets["training"][0].to(device)
         for data in self.data:
@@ -164,7 +165,9 @@ class Fleet(pl.LightningModule):
         self._step = torch.full((1,), self.done, device=device)
         self._in_block = torch.zeros(1, dtype=torch.int64, device=device)
         self._rates = [
-            torch.tensor([data.config.learning_rate * data.config.rate(step) for step in range(n_steps)], device=device)
+            torch.tensor(
+                [data.config.learning_rate * data.config.rate(step) for step in range(self.n_steps)], device=device
+            )
             for data in self.data
         ]
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
@@ -175,14 +178,18 @@ class Fleet(pl.LightningModule):
         self._streams = [torch.cuda.Stream() for _ in self.members] if device.type == "cuda" else []
 
     def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
-        n_steps = len(block[0][0])
+        n_steps, before = len(block[0][0]), self._active()
         self._load(block)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
             for _ in range(n_steps):
                 self._advance()
-        self._check_losses()
+        self._check_losses(before)
         if self.data[0].validation_rows:
-            self._validate()
+            self._validate(before)
+        if self._active() != before:
+            self._graph, self._until_capture = None, WARM_UP
+        if not self._active():
+            self.trainer.should_stop = True
 
     def _load(self, block: list[tuple[Tensor, Tensor | None]]) -> None:
         if not self._block:
@@ -194,8 +201,16 @@ class Fleet(pl.LightningModule):
         self._in_block.zero_()
 
     def _active(self) -> list[int]:
-        """The networks that patience has not stopped."""
-        return [i for i, best in enumerate(self.best) if not best["stopped"]]
+        """The networks that have steps to do and that patience has not stopped."""
+        return [
+            i for i, best in enumerate(self.best)
+            if not best["stopped"] and self.done < self.data[i].config.max_steps
+        ]  # fmt: skip
+
+    def cuts(self) -> list[int]:
+        """Steps between which blocks lie, from the one that is reached: validations, and where a network is done."""
+        ends = {data.config.max_steps for data in self.data}
+        return sorted({self.done, *ends, *range(0, self.n_steps, self.config.validate_every)} - {*range(self.done)})
 
     def _advance(self) -> None:
         """One step of all networks."""
@@ -265,8 +280,8 @@ class Fleet(pl.LightningModule):
             stack.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))
         return stack
 
-    def _check_losses(self) -> None:
-        for i in self._active():
+    def _check_losses(self, trained: list[int]) -> None:
+        for i in trained:
             value = float(self.members[i].losses[self.done - 1])  # type: ignore[index]
             if not value < float("inf"):
                 raise FloatingPointError(
@@ -277,10 +292,9 @@ class Fleet(pl.LightningModule):
     # -------------------------------------------------------------------------------------------------- validation
 
     @torch.no_grad()
-    def _validate(self) -> None:
-        """The clustering error of each network; the best weights are kept, networks without patience drop out."""
-        before = self._active()
-        for i in before:
+    def _validate(self, trained: list[int]) -> None:
+        """The clustering error of each network; the best weights are kept."""
+        for i in trained:
             member: ForestModule = self.members[i]  # type: ignore[assignment]
             error = self._error_of(member, self.data[i])
             member.validations.append({"step": self.done, "val_error": error})
@@ -290,10 +304,6 @@ class Fleet(pl.LightningModule):
             elif member.config.patience is not None:
                 waited = self.done - self.best[i]["step"]
                 self.best[i]["stopped"] = waited >= member.config.patience * self.config.validate_every
-        if self._active() != before:
-            self._graph, self._until_capture = None, WARM_UP
-        if not self._active():
-            self.trainer.should_stop = True
 
     def _error_of(self, member: ForestModule, data: ForestData) -> float:
         """The mean over batches of the share of known pairs on which clusters and labels disagree."""

@@ -71,6 +71,10 @@ class ForestModule(pl.LightningModule):
         self.validations: list[dict[str, float]] = []
 
     @property
+    def n_steps(self) -> int:
+        return self.config.max_steps
+
+    @property
     def done(self) -> int:
         """Steps so far."""
         return self.global_step
