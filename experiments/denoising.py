@@ -25,6 +25,7 @@ MEANS = np.array(  # those of the paper
     [[0.97627008, 4.30378733], [2.05526752, 0.89766366], [-1.52690401, 2.91788226], [-1.24825577, 7.83546002]]
 )
 N_CLUSTERS = len(MEANS)
+PAPER_BATCHES = 25  # after which the paper reports no error
 
 
 def clusters_of(points: torch.Tensor) -> torch.Tensor:
@@ -125,6 +126,7 @@ def _summary(width: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "noise width": width,
         "error in four dimensions": over_seeds(run["raw_error"] for run in runs),
         "error, first map": over_seeds(run["errors"][0] for run in runs),
+        f"error after {PAPER_BATCHES} batches": over_seeds(run["errors"][: PAPER_BATCHES + 1][-1] for run in runs),
         "error, last map": over_seeds(run["errors"][-1] for run in runs),
         "batches to error 0": over_seeds(reached),
         "batches after which it stays 0": over_seeds(b if b < len(runs[0]["errors"]) else None for b in stays),

@@ -41,7 +41,7 @@ def clusters_figure(
     for row, (x, found) in enumerate(zip(points, clusters, strict=True)):
         for column, method in enumerate(methods):
             axis = axes[row, column]
-            axis.scatter(*x.T, c=[COLOURS[label % len(COLOURS)] for label in found[method]], s=3, linewidths=0)
+            axis.scatter(*x.T, c=_colours(x, found[method]), s=4, linewidths=0)
             axis.set(xticks=[], yticks=[], box_aspect=1)
             axis.margins(0.12)
             axis.spines[:].set_color(MUTED)
@@ -53,6 +53,13 @@ def clusters_figure(
                 axis.set_title(method, fontsize=10, color=INK)
         axes[row, 0].set_ylabel(names[row], fontsize=10, color=INK)
     save(figure, path)
+
+
+def _colours(x: NDArray[Any], clusters: NDArray[Any]) -> list[str]:
+    """By place, from left to right, so that clusters at the same place look the same in all panels."""
+    names, number = np.unique(clusters, return_inverse=True)
+    rank = np.argsort(np.argsort([x[clusters == name, 0].mean() for name in names]))
+    return [COLOURS[rank[each] % len(COLOURS)] for each in number]
 
 
 def matrices_figure(
@@ -69,6 +76,7 @@ def matrices_figure(
     largest = np.abs(theta).max()
     axis = axes[-1]
     axis.imshow(theta, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
+    axis.set_box_aspect(1 / 0.6)  # as high as the others
     for (i, j), value in np.ndenumerate(theta):
         ink = "white" if abs(value) > 0.6 * largest else INK
         axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink)
