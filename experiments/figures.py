@@ -116,7 +116,7 @@ def grid_figure(table: Sequence[Mapping[str, Any]], path: Path, with_ari: bool =
         axis.set_xscale("log")
         axis.set_xticks(numbers, [f"{number:,}" for number in numbers], fontsize=8)
         axis.minorticks_off()
-        axis.set_xlabel("labels", color=INK)
+        axis.set_xlabel("number of labels", color=INK)
         axis.set_title(PANELS[panel], fontsize=11, color=INK)
         axis.set_ylim(bottom=min(0, axis.get_ylim()[0]) if panel == "ari" else 0)
         axis.grid(color=GRID, linewidth=0.8)
@@ -124,7 +124,7 @@ def grid_figure(table: Sequence[Mapping[str, Any]], path: Path, with_ari: bool =
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8, color=MUTED)
     keys = [
-        Line2D([], [], color=colour, linewidth=2, label=f"{hidden} classes withheld" if hidden else "all labelled")
+        Line2D([], [], color=colour, linewidth=2, label=f"{hidden} classes withheld" if hidden else "no class withheld")
         for colour, hidden in zip(COLOURS, withheld, strict=False)
     ]
     present = {row["method"] for row in table}
