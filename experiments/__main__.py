@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diffclust.cli import in_a_sentence
-from experiments import denoising, toy  # noqa: F401, they enter their recipes
+from experiments import denoising, images, toy  # noqa: F401, they enter their recipes
 from experiments.recipes import NUMBERS, RECIPES, change, layout, reproduce
 
 app = typer.Typer(

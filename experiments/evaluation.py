@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import diffclust as dc
 
+METHODS = ("forest", "robust forest", "k-means", "Ward")
 SCORES = ("error", "ari", "nmi", "accuracy")
 
 
@@ -42,16 +43,22 @@ def batch_scores(
     return {**means, "error": error, "precision": 1.0 - error}
 
 
-def clusterings(embeddings: NDArray[Any], k: int, min_cluster_size: int) -> dict[str, NDArray[Any]]:
-    """At most k clusters of all points: fewer where the size guard allows no more."""
-    found = {}
-    for name, reachability in (("forest", None), ("robust forest", 5)):
+def clusterings(
+    embeddings: NDArray[Any], k: int, min_cluster_size: int, methods: Sequence[str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """At most k clusters of all points by each of the METHODS: fewer where the size guard allows no more."""
+
+    def forest(reachability: int | None) -> NDArray[Any]:
         tree = dc.Hierarchy.from_points(embeddings, reachability=reachability)
         highest = tree.feasible_clusters(min_cluster_size)[1]
-        found[name] = tree.labels(min(k, highest), min_cluster_size)
-    found["k-means"] = KMeans(k, n_init=10, random_state=0).fit_predict(embeddings)
-    found["Ward"] = AgglomerativeClustering(k).fit_predict(embeddings)
-    return found
+        return tree.labels(min(k, highest), min_cluster_size)
+
+    ways: dict[str, Callable[[], NDArray[Any]]] = {
+        "forest": lambda: forest(None), "robust forest": lambda: forest(5),
+        "k-means": lambda: KMeans(k, n_init=10, random_state=0).fit_predict(embeddings),
+        "Ward": lambda: AgglomerativeClustering(k).fit_predict(embeddings),
+    }  # fmt: skip
+    return {name: ways[name]() for name in METHODS if methods is None or name in methods}
 
 
 def part_scores(
@@ -71,19 +78,20 @@ def part_scores(
 
 def whole_set_scores(
     embeddings: NDArray[Any], labels: NDArray[Any], k: int = 10, min_cluster_size: int | None = None,
-    hidden: Sequence[int] = (),
+    hidden: Sequence[int] = (), methods: Sequence[str] | None = None,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """All points clustered at once; for each method ``n_clusters`` and the scores of :func:`part_scores`.
 
     Args:
         min_cluster_size: guard of the forests; without, a fifth of an average cluster.
         hidden: the classes that were withheld in training.
+        methods: some of METHODS; None is all.
     """
     labels = np.asarray(labels)
     guard = max(1, len(labels) // (5 * k)) if min_cluster_size is None else min_cluster_size
     return {
         name: {"n_clusters": len(np.unique(clusters)), **part_scores(labels, clusters, hidden)}
-        for name, clusters in clusterings(np.asarray(embeddings), k, guard).items()
+        for name, clusters in clusterings(np.asarray(embeddings), k, guard, methods).items()
     }
 
 

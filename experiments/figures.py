@@ -151,6 +151,25 @@ def _curve(axis: Axes, rows: Sequence[Mapping[str, Any]], value: str, colour: st
     axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
 
 
+def curves_figure(curves: Mapping[str, Sequence[Sequence[float]]], path: Path) -> None:
+    """Losses against steps; with more curves than colours they are not named."""
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axis = figure.subplots()
+    named = len(curves) <= len(COLOURS)
+    for position, (name, curve) in enumerate(curves.items()):
+        steps, losses = np.array(curve).T
+        axis.plot(
+            steps, losses, color=COLOURS[position] if named else MUTED, linewidth=1, label=name if named else None
+        )
+    axis.set_xlabel("step", color=INK)
+    axis.set_ylabel("loss", color=INK)
+    axis.set_yscale("symlog", linthresh=0.01)
+    axis.spines[["top", "right"]].set_visible(False)
+    if named:
+        axis.legend(frameon=False, fontsize=7)
+    save(figure, path)
+
+
 def tsne_figure(
     embeddings: NDArray[Any], labels: NDArray[Any], highlighted_classes: Sequence[int], path: Path, title: str = "",
     class_names: Sequence[str] | None = None, seed: int = 0,

@@ -121,7 +121,7 @@ def test_resumed_is_uninterrupted(tmp_path, patience):
         import test_fleet as t
         x, y, ys = t.make_data()
         configs = [t.make_config(augment="shift", patience={patience}), t.make_config(seed=1, patience={patience})]
-        t.fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, folder={str(tmp_path)!r})
+        t.fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder={str(tmp_path)!r})
         """
     )
     # Killed as soon as there is a checkpoint: perhaps in the middle of writing the next one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,18 @@ class StepBar(ProgressBar):
 
 
 class SaveBlocks(pl.Callback):
-    """The checkpoint of a fleet, after every block of steps."""
+    """The checkpoint of a fleet, after a block of steps if the last one is old enough, and at the end."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+        self._saved_at = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if time.monotonic() - self._saved_at >= self.seconds:
+            trainer.save_checkpoint(self.path)
+            self._saved_at = time.monotonic()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         trainer.save_checkpoint(self.path)

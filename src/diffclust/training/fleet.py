@@ -36,7 +36,8 @@ WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make
 
 def fit_many(
     configs: Sequence[TrainingConfig], x: Any, ys: Sequence[Any], *, validation: tuple[Any, Any] | None = None,
-    folder: str | Path | None = None, resume: str | Path | None = None, progress: bool = True, workers: int = 0,
+    folder: str | Path | None = None, resume: str | Path | None = None, save_every: float = 60.0,
+    progress: bool = True, workers: int = 0,
 ) -> list[ForestModule]:  # fmt: skip
     """Trains one network for each config and its labels, all of them on the rows ``x``, side by side on one device.
 
@@ -47,7 +48,7 @@ def fit_many(
         validation: rows and labels; every network's clustering error on them is measured after each block of
             ``validate_every`` steps, in batches of its ``batch_size``. A network with ``patience`` stops after so many
             of these without a smaller error, and returns with its best weights.
-        folder: where ``last.ckpt`` goes, after each block; None writes nothing.
+        folder: where ``last.ckpt`` goes, at the end and after blocks, ``save_every`` seconds apart; None writes nothing.
         resume: such a checkpoint, to go on from with the same arguments.
         workers: processes that choose the rows of the next blocks meanwhile.
 
@@ -90,7 +91,7 @@ def fit_many(
             else:
                 member.scaling.fit(rows)
         fleet = Fleet(members, data)
-        saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST)]
+        saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
         trainer = pl.Trainer(
             max_epochs=1, accelerator=resolve(configs[0].accelerator), devices=1, limit_val_batches=0,
             callbacks=[*saving, *([StepBar()] if progress else [])], logger=False, enable_checkpointing=False,
