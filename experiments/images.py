@@ -119,6 +119,8 @@ class ImageRecipe(Recipe):
                     waiting.append((cell, trained, score))
             for cell, trained, score in waiting:
                 part(folder / "cells" / f"{cell.name}.json", lambda a=trained, b=score: {**a, **b.result()})  # type: ignore[misc]
+        for place in folder.glob("training-*"):
+            shutil.rmtree(place)
         found = {cell: part(folder / "cells" / f"{cell.name}.json", dict) for cell in self.cells()}
         return self._report(folder, found, parts)
 
@@ -148,7 +150,6 @@ class ImageRecipe(Recipe):
                 trained,
                 (embed(module, parts.probe[0]), parts.probe[1], embed(module, parts.test[0]), parts.test[1]),
             )
-        shutil.rmtree(place)
 
     # ------------------------------------------------------------------------------------------------------ report
 

@@ -48,7 +48,7 @@ def fit_many(
         validation: rows and labels; every network's clustering error on them is measured after each block of
             ``validate_every`` steps, in batches of its ``batch_size``. A network with ``patience`` stops after so many
             of these without a smaller error, and returns with its best weights.
-        folder: where ``last.ckpt`` goes, at the end and after blocks, ``save_every`` seconds apart; None writes nothing.
+        folder: where ``last.ckpt`` goes, after blocks, ``save_every`` seconds apart, and at the end; None writes none.
         resume: such a checkpoint, to go on from with the same arguments.
         workers: processes that choose the rows of the next blocks meanwhile.
 
