@@ -6,8 +6,9 @@
 
 Their code needs JAX and is never part of this repository. Without --reference only ours is timed, on torch and, where
 it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
-the same perturbed matrices must return the same forests. Times are medians. On a GPU the
-time of (s * s).sum() and its gradient says how much of an eager call is torch and the machine.
+the same perturbed matrices must return the same forests. Times are medians; each contender has a process of its own,
+one after the other, because a program that uses torch has no JAX, with its threads, beside it. On a GPU the time of
+(s * s).sum() and its gradient says how much of an eager call is torch and the machine.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import importlib.util
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -159,33 +162,31 @@ def graph_ms(step: Callable[[], object], seconds: float) -> float:
     return float(np.median(times))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--reference", type=Path, help="checkout of the authors' repository")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--points", type=int, nargs="+", default=[32, 64, 128])
-    parser.add_argument("--draws", type=int, nargs="+", default=[100, 1000])
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long each timing takes (default: 2)")
-    parser.add_argument("--frameworks", nargs="+", choices=["torch", "jax"], help="of ours (default: all installed)")
-    arguments = parser.parse_args()
-    authors = load_reference(arguments.reference) if arguments.reference else None
-    frameworks = arguments.frameworks or [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
-    seconds = arguments.seconds
-    print(f"loss and gradient, k={K}, epsilon={EPSILON}, half the points labelled, {arguments.device}")
-    for position, (n, n_draws) in enumerate(itertools.product(arguments.points, arguments.draws)):
-        similarity, labels = make_problem(n)
-        if authors is not None:
-            for framework in frameworks:
-                check_answers(authors, similarity, labels, placers(arguments.device)[framework])
-        theirs = median_ms(their_step(authors, similarity, labels, n_draws), seconds) if authors else None
-        ours = our_times(similarity, labels, n_draws, arguments.device, frameworks, seconds)
-        if position == 0:
-            header = ["n", "draws", "authors", *itertools.chain(*((f"ours, {name}", "ratio") for name in ours))]
-            print("| " + " | ".join(header) + " |\n|" + "---:|" * len(header))
-        row = [str(n), str(n_draws), "" if theirs is None else f"{theirs:.1f} ms"]
-        for t in ours.values():
-            row += [f"{t:.3f} ms", "" if theirs is None else f"{theirs / t:.0f}x"]
-        print("| " + " | ".join(row) + " |", flush=True)
+def time_one(
+    name: str, n: int, n_draws: int, device: str, reference: Path | None, frameworks: list[str], seconds: float
+) -> dict[str, float]:
+    """Milliseconds of one contender (column → time); it has this process to itself. "check" compares answers."""
+    similarity, labels = make_problem(n)
+    if name in ("check", "authors"):
+        assert reference is not None
+        authors = load_reference(reference)
+        if name == "authors":
+            return {name: median_ms(their_step(authors, similarity, labels, n_draws), seconds)}
+        for framework in frameworks:
+            check_answers(authors, similarity, labels, placers(device)[framework])
+        return {}
+    if name == "jax":
+        return {name: median_ms(our_jax_step(similarity, labels, n_draws), seconds)}
+    finish = torch.cuda.synchronize if device == "cuda" else lambda: None
+    step = our_step(similarity, labels, n_draws, device)
+    times = {name: median_ms(lambda: (step(), finish()), seconds)}
+    if device == "cuda":
+        nothing = torch.as_tensor(similarity, device=device).requires_grad_()
+        times["(s * s).sum() in torch"] = median_ms(
+            lambda: (torch.autograd.grad((nothing * nothing).sum(), nothing), finish()), seconds
+        )
+        times["torch in a graph"] = graph_ms(our_step(similarity, labels, n_draws, device, in_graph=True), seconds)
+    return times
 
 
 def placers(device: str) -> dict[str, Callable[[np.ndarray], Any]]:
@@ -199,24 +200,34 @@ def placers(device: str) -> dict[str, Callable[[np.ndarray], Any]]:
     return {"torch": lambda array: torch.as_tensor(array, device=device), "jax": to_jax}
 
 
-def our_times(
-    similarity: np.ndarray, labels: np.ndarray, n_draws: int, device: str, frameworks: list[str], seconds: float
-) -> dict[str, float]:
-    """Milliseconds of our steps."""
-    times = {}
-    if "torch" in frameworks:
-        step = our_step(similarity, labels, n_draws, device)
-        finish = torch.cuda.synchronize if device == "cuda" else lambda: None
-        times["torch"] = median_ms(lambda: (step(), finish()), seconds)
-        if device == "cuda":
-            nothing = torch.as_tensor(similarity, device=device).requires_grad_()
-            times["(s * s).sum() in torch"] = median_ms(
-                lambda: (torch.autograd.grad((nothing * nothing).sum(), nothing), finish()), seconds
-            )
-            times["torch in a graph"] = graph_ms(our_step(similarity, labels, n_draws, device, in_graph=True), seconds)
-    if "jax" in frameworks:
-        times["jax"] = median_ms(our_jax_step(similarity, labels, n_draws), seconds)
-    return times
+def in_a_process(*arguments: Any) -> dict[str, float]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(time_one, *arguments).result()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reference", type=Path, help="checkout of the authors' repository")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--points", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--draws", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each timing takes (default: 2)")
+    parser.add_argument("--frameworks", nargs="+", choices=["torch", "jax"], help="of ours (default: all installed)")
+    arguments = parser.parse_args()
+    frameworks = arguments.frameworks or [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+    contenders = ["check", "authors", *frameworks] if arguments.reference else frameworks
+    print(f"loss and gradient, k={K}, epsilon={EPSILON}, half the points labelled, {arguments.device}")
+    for position, (n, n_draws) in enumerate(itertools.product(arguments.points, arguments.draws)):
+        options = (n, n_draws, arguments.device, arguments.reference, frameworks, arguments.seconds)
+        times = {column: ms for name in contenders for column, ms in in_a_process(name, *options).items()}
+        theirs = times.pop("authors", None)
+        if position == 0:
+            header = ["n", "draws", "authors", *itertools.chain(*((f"ours, {name}", "ratio") for name in times))]
+            print("| " + " | ".join(header) + " |\n|" + "---:|" * len(header))
+        row = [str(n), str(n_draws), "" if theirs is None else f"{theirs:.1f} ms"]
+        for t in times.values():
+            row += [f"{t:.3f} ms", "" if theirs is None else f"{theirs / t:.0f}x"]
+        print("| " + " | ".join(row) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,44 +12,36 @@ import time
 from pathlib import Path
 
 import numpy as np
-from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+from sklearn.cluster import HDBSCAN
 
 import diffclust as dc
 from diffclust import training
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from experiments.data import choose_labels, load
+from experiments.evaluation import clusterings, part_scores
 
 
-def clusterings(embeddings: np.ndarray, guards: list[int]) -> dict[str, np.ndarray]:
+def all_clusterings(embeddings: np.ndarray, guard: int) -> dict[str, np.ndarray]:
     """Ten clusters of the embeddings by several methods; HDBSCAN finds its own number."""
-    n = len(embeddings)
+    small = len(embeddings) // 100
     tree = dc.Hierarchy.from_points(embeddings)
-    robust = dc.Hierarchy.from_points(embeddings, reachability=5)
-    found = {}
-    for guard in guards:
-        for name, hierarchy in (("forest", tree), ("robust forest", robust)):
-            highest = hierarchy.feasible_clusters(guard)[1]
-            found[f"{name}, at least {guard}"] = hierarchy.labels(min(10, highest), guard)
-    found["forest, no guard"] = tree.labels(10)
-    found["forest, k chosen"] = tree.labels(
-        dc.choose_n_clusters(tree, min_cluster_size=n // 100).n_clusters, min_cluster_size=n // 100
-    )
-    found["k-means"] = KMeans(10, n_init=10, random_state=0).fit_predict(embeddings)
-    found["Ward"] = AgglomerativeClustering(10).fit_predict(embeddings)
-    found["HDBSCAN"] = HDBSCAN(min_cluster_size=n // 100, copy=True).fit_predict(embeddings)
-    return found
+    chosen = dc.choose_n_clusters(tree, min_cluster_size=small).n_clusters
+    return {
+        **clusterings(embeddings, 10, guard),
+        "forest, no guard": tree.labels(10),
+        "forest, k chosen": tree.labels(chosen, min_cluster_size=small),
+        "HDBSCAN": HDBSCAN(min_cluster_size=small, copy=True).fit_predict(embeddings),
+    }
 
 
-def report(embeddings: np.ndarray, y: np.ndarray, hidden: np.ndarray, guards: list[int]) -> dict[str, list[float]]:
+def report(embeddings: np.ndarray, y: np.ndarray, hidden: np.ndarray, guard: int) -> dict[str, list[float]]:
     """ARI and accuracy on all images, on the labelled classes' and on the withheld classes'."""
     rows = {}
-    for name, labels in clusterings(embeddings, guards).items():
-        row = []
-        for part in (np.full(len(y), True), ~np.isin(y, hidden), np.isin(y, hidden)):
-            scores = dc.metrics.clustering_scores(y[part], labels[part]) if part.any() else {}
-            row += [scores.get("ari", np.nan), scores.get("accuracy", np.nan)]
-        rows[name] = [*row, labels.max() + 1]
+    for name, labels in all_clusterings(embeddings, guard).items():
+        scores = part_scores(y, labels, hidden)
+        parts = [scores.get(part, {}) for part in ("all", "seen", "withheld")]
+        rows[name] = [part.get(score, np.nan) for part in parts for score in ("ari", "accuracy")] + [labels.max() + 1]
     return rows
 
 
@@ -70,7 +62,7 @@ def main() -> None:
     parser.add_argument("--must-link-first", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--augment", choices=["shift"])
     parser.add_argument("--reachability", type=int)
-    parser.add_argument("--guards", type=int, nargs="+", default=[100, 200])
+    parser.add_argument("--guard", type=int, default=200, help="smallest cluster of the forests")
     arguments = parser.parse_args()
     data = load("mnist", arguments.data_dir)
     for withheld in arguments.withheld:
@@ -88,7 +80,7 @@ def main() -> None:
             module = training.fit(config, data.x_train, known, progress=False)
             seconds = time.perf_counter() - start
             embeddings = training.embed(module, data.x_test)
-            tables.append(report(embeddings, data.y_test, hidden, arguments.guards))
+            tables.append(report(embeddings, data.y_test, hidden, arguments.guard))
             print(f"seed {seed}: withheld {hidden.tolist()}, trained {seconds:.0f} s", flush=True)
         n_labels = "all labels" if arguments.labels is None else f"{arguments.labels} labels"
         print(f"\nMNIST, {n_labels}, {withheld} classes withheld, mean over seeds {arguments.seeds} of the test set")

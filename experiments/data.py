@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 as arrays, and the choice of labels.
+"""MNIST, Fashion-MNIST and CIFAR-10 as arrays, their parts, and the choice of labels.
 
 A data set is one file, ``mnist.npz``, ``fashion_mnist.npz`` or ``cifar10.npz``, with uint8 arrays ``x_train``,
 ``y_train``, ``x_test``, ``y_test`` in the original order. What is not in the folder is downloaded with scikit-learn's
@@ -8,6 +8,7 @@ A data set is one file, ``mnist.npz``, ``fashion_mnist.npz`` or ``cifar10.npz``,
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ class Images(NamedTuple):
 
 def load(name: str, folder: str | Path | None = None) -> Images:
     """The images of a data set, from the folder or, the first time, from OpenML."""
+    if name == "digits":
+        return _digits()
     if name not in DATASETS:
         raise ValueError(f"data set must be one of {tuple(DATASETS)}, got {name!r}.")
     path = Path(folder or DEFAULT_FOLDER) / f"{name}.npz"
@@ -59,17 +62,54 @@ def _download(name: str, path: Path) -> None:
     temporary.replace(path)
 
 
+def _digits() -> Images:
+    """The digits of scikit-learn, 8 x 8, with which recipes are tried out."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = (x.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
+    return Images(x[:1200], y[:1200].astype(np.int64), x[1200:], y[1200:].astype(np.int64))
+
+
+class Parts(NamedTuple):
+    """(images, labels) of each part."""
+
+    training: tuple[NDArray[np.uint8], NDArray[np.int64]]
+    probe: tuple[NDArray[np.uint8], NDArray[np.int64]]
+    test: tuple[NDArray[np.uint8], NDArray[np.int64]]
+    validation: tuple[NDArray[np.uint8], NDArray[np.int64]] | None
+
+
+def split(images: Images, n_probe: int, validate: bool, seed: int = 0) -> Parts:
+    """As in the paper: of the training images ``n_probe``, balanced, are held out for the linear probe, and the second
+    half of the test images is for validation. Without validation all of them are for the test.
+    """
+    x, y = images.x_train, images.y_train
+    rng = np.random.default_rng([seed, 17])
+    classes = np.unique(y)
+    chosen = [rng.choice(np.flatnonzero(y == label), n_probe // len(classes), replace=False) for label in classes]
+    held_out = np.isin(np.arange(len(y)), np.concatenate(chosen))
+    half = (len(images.y_test) + 1) // 2 if validate else len(images.y_test)
+    return Parts(
+        (x[~held_out], y[~held_out]), (x[held_out], y[held_out]), (images.x_test[:half], images.y_test[:half]),
+        (images.x_test[half:], images.y_test[half:]) if validate else None,
+    )  # fmt: skip
+
+
 def choose_labels(
-    y: NDArray[np.int64], n_labels: int | None, withheld: int = 0, seed: int = 0
+    y: NDArray[np.int64], n_labels: int | None, withheld: int | Sequence[int] = 0, seed: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Labels with -1 for unknown, and the classes that are never labelled.
 
-    ``withheld`` classes, chosen by the seed, have no labels; of the others ``n_labels`` in all are known, as balanced
-    as possible, or every one if ``n_labels`` is None.
+    ``withheld`` classes, these or so many chosen by the seed, have no labels; of the others ``n_labels`` in all are
+    known, as balanced as possible, or every one if ``n_labels`` is None.
     """
-    rng = np.random.default_rng([seed, withheld])
+    n_hidden = withheld if isinstance(withheld, int) else len(withheld)
+    rng = np.random.default_rng([seed, n_hidden])
     classes = np.unique(y)
-    hidden = np.sort(rng.choice(classes, withheld, replace=False))
+    hidden = np.sort(rng.choice(classes, n_hidden, replace=False))
+    if not isinstance(withheld, int):
+        hidden = np.sort(np.asarray(withheld, np.int64))
     seen = np.setdiff1d(classes, hidden)
     known = np.full(len(y), -1, np.int64)
     if n_labels is None:

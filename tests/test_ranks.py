@@ -74,7 +74,7 @@ def train(ranks, case, folder=None, resume=None, callbacks=(), **changes):
         y, apart = join_knowledge(y, must_link=[(30, 33), (31, 34)], cannot_link=[(30, 31), (33, 32)])
     elif case == "images":
         x = np.random.default_rng(1).integers(0, 256, (N, 8, 8), np.uint8)
-        settings |= {"augment": "shift-flip", "validation_fraction": 0.3, "patience": 9}
+        settings |= {"augment": "shift-flip", "views": 2, "validation_fraction": 0.3, "patience": 9}
     elif case == "cross-entropy":
         settings |= {"objective": case}
     config = TrainingConfig(**settings | changes)

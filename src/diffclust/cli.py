@@ -1,4 +1,4 @@
-"""The command line: ``diffclust fit`` and ``diffclust cluster``. Errors are one sentence and exit code 2."""
+"""The command line: ``diffclust fit``, ``cluster`` and ``reproduce``. Errors are one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run() -> None:
     app(prog_name="diffclust")
 
 
-def _in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
+def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
     """What a user can mend is one sentence and exit code 2; what we must mend is a traceback."""
 
     @functools.wraps(command)
@@ -108,7 +108,7 @@ RESUME = (
 
 
 @app.command()
-@_in_a_sentence
+@in_a_sentence
 def fit(
     data: Annotated[
         Path | None,
@@ -295,7 +295,7 @@ def _print_result(result: Any, file: Any) -> None:
 
 
 @app.command()
-@_in_a_sentence
+@in_a_sentence
 def cluster(
     checkpoint: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or the checkpoint in it.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="New rows, in any form that fit takes.")],
@@ -325,3 +325,28 @@ def cluster(
     else:
         write_whole(out, text.getvalue())
         _say(f"{len(found):,} rows placed: {out}")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def reproduce(context: typer.Context) -> None:
+    """Run an experiment of the paper, e.g. [bold]diffclust reproduce toy[/]; needs the source repository."""
+    _experiments().commands["run"].main(context.args, prog_name="diffclust reproduce")
+
+
+def _experiments() -> Any:
+    """The command line of the experiments, which stand beside the sources and are not installed."""
+    places = (Path(__file__).parents[2], Path.cwd())
+    root = next((each for each in places if (each / "experiments" / "recipes.py").exists()), None)
+    if root is None:
+        _fail(
+            "The experiments come with the source repository: clone it, and run this command in it or "
+            "`pip install -e '.[fit]'` from it."
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    from experiments.__main__ import app as experiments
+
+    return typer.main.get_command(experiments)

@@ -126,7 +126,7 @@ class Constraints:
         """
         if self.relation is None:
             return self.label_range()[0]
-        relations = self.relation.reshape(-1, self.n_points, self.n_points)
+        relations = to_numpy(self.relation).reshape(-1, self.n_points, self.n_points)
         return _scalar(np.array([_chromatic_bound(r) for r in relations]).reshape(self.batch_shape))
 
     @property
@@ -134,7 +134,7 @@ class Constraints:
         """The largest feasible number of clusters, exact: the number of groups that must-links leave."""
         if self.relation is None:
             return self.label_range()[1]
-        leaders = (self.relation == SAME).argmax(-1) == np.arange(self.n_points)
+        leaders = (to_numpy(self.relation) == SAME).argmax(-1) == np.arange(self.n_points)
         return _scalar(leaders.sum(-1))
 
     def label_range(self) -> tuple[Any, Any]:

@@ -45,6 +45,11 @@ def is_traced(array: Any) -> bool:
     return jax is not None and isinstance(array, jax.core.Tracer)
 
 
+def is_captured(array: Any) -> bool:
+    """Whether a CUDA graph is being captured, so that nothing of the GPU can be read now."""
+    return device_of(array) == "cuda" and sys.modules["torch"].cuda.is_current_stream_capturing()
+
+
 def sort(array: Any) -> Any:
     """Sorted along the last axis."""
     return array.sort(-1).values if framework_of(array) == "torch" else namespace_of(array).sort(array, -1)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, namespace_of, to_numpy
+from diffclust.frameworks import framework_of, is_captured, namespace_of, to_numpy
 from diffclust.similarity import check_similarity, check_square
 
 
@@ -179,7 +179,8 @@ def prepare(
     """Check and flatten input for a solver.
 
     With ``clamp``, n_clusters is moved into the feasible range of the constraints (with labels on tensors, solvers do
-    that, where the labels are). Without, infeasible NumPy input is a ValueError that names the range; other frameworks'
+    that, where the labels are; for a relation it means reading values, so it is left out while a CUDA graph is
+    captured). Without, infeasible NumPy input is a ValueError that names the range; other frameworks'
     values are not read here, see ``check_feasible``.
     """
     on_host = framework_of(similarity) == "numpy"
@@ -195,7 +196,7 @@ def prepare(
     else:
         relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(problem.n_problems, n, n)
         problem = Problem(array, problem.k, None, relation)
-    if clamp and (on_host or problem.labels is None):
+    if clamp and (on_host or problem.labels is None) and not is_captured(array):
         clusters = problem.n_clusters
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
         problem = replace(problem, k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))

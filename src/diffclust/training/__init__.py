@@ -8,7 +8,7 @@ Everything random in step t is a pure function of (seed, t): the rows of its bat
 counts its draws of noise in its state. So a run that was killed and resumed is the run that was not.
 
 ``settings.py`` says what a run is made of, ``data.py`` makes batches, ``module.py`` is network and loss, ``ranks.py``
-is about several ranks, ``loop.py`` fits, loads and embeds.
+is about several ranks, ``loop.py`` fits, loads and embeds, and ``fleet.py`` trains several networks side by side.
 """
 
 try:
@@ -20,13 +20,14 @@ except ImportError as error:
     ) from error
 
 from diffclust.training.data import ForestData, as_labels, as_rows, batch_moves, batch_rows, known_of, move_images
-from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse
+from diffclust.training.fleet import fit_many
+from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse, save
 from diffclust.training.module import CrossEntropy, ForestModule
 from diffclust.training.ranks import is_restartable, of_torchrun
 from diffclust.training.settings import TrainingConfig
 
 __all__ = [
     "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
-    "batch_rows", "classify", "embed", "fit", "is_restartable", "known_of", "load", "move_images", "of_torchrun",
-    "rehearse",
+    "batch_rows", "classify", "embed", "fit", "fit_many", "is_restartable", "known_of", "load", "move_images",
+    "of_torchrun", "rehearse", "save",
 ]  # fmt: skip

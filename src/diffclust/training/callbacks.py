@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,17 @@ class StepBar(ProgressBar):
         from tqdm.auto import tqdm
 
         if trainer.is_global_zero:
-            self._bar = tqdm(total=trainer.max_steps, initial=trainer.global_step, unit="step", mininterval=0.2)
+            self._bar = tqdm(
+                total=pl_module.n_steps,
+                initial=pl_module.done,
+                unit="step",
+                mininterval=0.2,
+            )
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._bar is not None and self._bar.update(trainer.global_step - self._bar.n):
+        if self._bar is not None and self._bar.update(pl_module.done - self._bar.n):
             self._show(trainer)
 
     def _show(self, trainer: pl.Trainer) -> None:
@@ -62,3 +68,21 @@ class StepBar(ProgressBar):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+class SaveBlocks(pl.Callback):
+    """The checkpoint of a fleet, after a block of steps if the last one is old enough, and at the end."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+        self._saved_at = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if time.monotonic() - self._saved_at >= self.seconds:
+            trainer.save_checkpoint(self.path)
+            self._saved_at = time.monotonic()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.save_checkpoint(self.path)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from diffclust.constraints import Constraints
+from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.training.settings import TrainingConfig
 
@@ -85,7 +85,7 @@ class ForestData(pl.LightningDataModule):
             self._validate_on(x, labels, held_out, self.unlabelled)
 
     def _n_labelled(self) -> int:
-        return max(1, round(self.config.labelled_fraction * self.config.batch_size))
+        return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.config.views))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Batches like those of training, ``rows`` in turn and the same ``others`` always; no short last one."""
@@ -106,9 +106,10 @@ class ForestData(pl.LightningDataModule):
         return DataLoader([("validation", rows, None) for rows in self.validation_rows], batch_size=None)  # type: ignore[arg-type]
 
     def rows_of_step(self, step: int) -> Tensor:
-        config, size = self.config, min(self.config.batch_size, len(self.labelled) + len(self.unlabelled))
+        config = self.config
+        size = min(max(1, config.batch_size // config.views), len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
-        return torch.from_numpy(rows)
+        return torch.from_numpy(np.tile(rows, config.views))
 
     def moves_of_step(self, step: int, n_rows: int) -> Tensor | None:
         config = self.config
@@ -118,12 +119,16 @@ class ForestData(pl.LightningDataModule):
         return torch.from_numpy(batch_moves(config.seed, step, n_rows, reach, config.augment))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
-        name, rows, moves = batch
+        return self.take(*batch)
+
+    def take(self, name: str, rows: Tensor, moves: Tensor | None) -> tuple[Tensor, Constraints]:
+        """Rows of a set, moved, and what is known about them."""
         x, labels = self.sets[name]
         x, labels = self.sets[name] = x.to(rows.device), labels.to(rows.device)  # moves once
+        views = self.config.views if name == "training" else 1
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
-        return images, known_of(labels[rows], self.apart)
+        return images, known_of(labels[rows], self.apart, views)
 
     def _share(self, n_rows: int) -> slice:
         """This rank's of the rows of a batch, in one piece; shares differ by a row where they must."""
@@ -131,11 +136,24 @@ class ForestData(pl.LightningDataModule):
         return slice(rank * n_rows // ranks, (rank + 1) * n_rows // ranks)
 
 
-def known_of(labels: Tensor, apart: NDArray[np.bool_] | None) -> Constraints:
-    """What is known about the rows of a batch: the one place where knowledge enters training."""
-    if apart is None:
+def known_of(labels: Tensor, apart: NDArray[np.bool_] | None, views: int = 1) -> Constraints:
+    """What is known about the rows of a batch, in ``views`` copies: the one place where knowledge enters training."""
+    if apart is None and views == 1:
         return Constraints.from_labels(labels)
+    if apart is None:
+        return Constraints(relation=_relation_of_views(labels, views))
+    if views > 1:
+        raise ValueError("views above 1 is for labels, not for pairs that belong together or apart.")
     return Constraints.from_groups(to_numpy(labels), apart)
+
+
+def _relation_of_views(labels: Tensor, views: int) -> Tensor:
+    """Views of a row belong together, and rows as their labels say; nothing is read, so that it can be captured."""
+    row = torch.arange(len(labels), device=labels.device) % (len(labels) // views)
+    group = torch.where(labels >= 0, labels, -1 - row)
+    same = group[:, None] == group
+    known = (labels >= 0)[:, None] & (labels >= 0)
+    return torch.where(same, SAME, torch.where(known, DIFFERENT, UNKNOWN)).to(torch.int8)
 
 
 class _Steps(IterableDataset):

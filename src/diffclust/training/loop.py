@@ -68,7 +68,7 @@ def fit(
     rows = as_rows(x)
     labels = as_labels(y, len(rows))
     if resume is not None:
-        _read_checkpoint(resume)  # a damaged one is found out here
+        check_checkpoint(resume)
     if validation is not None:
         held_out = as_rows(validation[0])
         validation = held_out, as_labels(validation[1], len(held_out))
@@ -79,14 +79,15 @@ def fit(
             f"patience={config.patience} needs something to validate on: validation_fraction above 0 (so that at "
             "least one of the labelled rows is held out), or validation=(x, y)."
         )
-    with _random_numbers_of_its_own(), _quiet(), _folder(folder, config) as place:
+    with random_numbers_of_its_own(), quiet(), _folder(folder, config) as place:
         torch.manual_seed(config.seed)
         module = ForestModule(config, tuple(rows.shape[1:]))
-        module.prepare(rows)
+        module.scaling.fit(rows)
+        module.make_layers(rows)
         together = ranks.Together(config.timeout)
         best = _checkpoints(config, place, bool(data.validation_rows))
         trainer = ranks.make_trainer(
-            config, _resolve(config.accelerator), max_steps=config.max_steps, max_epochs=-1, precision=config.precision,
+            config, resolve(config.accelerator), max_steps=config.max_steps, max_epochs=-1, precision=config.precision,
             check_val_every_n_epoch=None, val_check_interval=config.validate_every,
             limit_val_batches=len(data.validation_rows), num_sanity_val_steps=0, use_distributed_sampler=False,
             callbacks=[*_stopping(config), together, *best, *([StepBar()] if progress else []), *callbacks],
@@ -96,7 +97,7 @@ def fit(
         )  # fmt: skip
         with ranks.in_a_sentence(trainer, config.timeout):
             ranks.meet(trainer)
-            with _interruptible(together):
+            with interruptible(together):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
                 )
@@ -126,13 +127,13 @@ def rehearse(config: TrainingConfig, x: Any) -> int:
         The rank that this process will have.
     """
     rows = as_rows(x[:2])
-    with _quiet():
+    with quiet():
         options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         rank = ranks.make_trainer(
-            config, _resolve(config.accelerator), enable_model_summary=False, **options
+            config, resolve(config.accelerator), enable_model_summary=False, **options
         ).global_rank
     shape = tuple(rows.shape[1:])
-    with _random_numbers_of_its_own(), torch.no_grad():
+    with random_numbers_of_its_own(), torch.no_grad():
         module = ForestModule(config, shape).eval()
         try:
             embeddings = module(rows)
@@ -162,7 +163,9 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     Args:
         backbone: needed again where the run was given a module or function instead of a name.
     """
-    state = _read_checkpoint(checkpoint)
+    state = check_checkpoint(checkpoint)
+    if "hyper_parameters" not in state:
+        raise ValueError(f"{checkpoint} holds several networks: it is for fit_many(..., resume=...).")
     saved = state["hyper_parameters"]
     config = TrainingConfig(**saved["config"])
     if backbone is None and str(config.backbone).startswith(OBJECT):
@@ -177,14 +180,22 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     return module.eval()
 
 
-def _read_checkpoint(path: str | Path) -> dict[str, Any]:
+def save(module: ForestModule, path: str | Path) -> None:
+    """Writes a trained module to a file that :func:`load` reads; training cannot be resumed from it."""
+    saved = {"config": module.config.to_dict(), "input_shape": list(module.input_shape)}
+    state = {"hyper_parameters": saved, "state_dict": module.state_dict(), "validations": module.validations}
+    WholeCheckpoints().save_checkpoint(state, path)
+
+
+def check_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The contents of a checkpoint; a damaged one is a ValueError."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except Exception as error:  # of every kind, depending on where the file is damaged
         raise ValueError(f"{path} is not a checkpoint, or is damaged.") from error
-    if not isinstance(state, dict) or not {"hyper_parameters", "state_dict", "validations"} <= state.keys():
+    if not isinstance(state, dict) or not {"state_dict", "validations"} <= state.keys():
         raise ValueError(f"{path} is not a checkpoint of diffclust.")
     return state
 
@@ -207,7 +218,7 @@ def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str =
     return torch.cat(parts).numpy()
 
 
-def _resolve(device: str) -> str:
+def resolve(device: str) -> str:
     """The solvers run on the CPU and on CUDA, so "auto" is one of these."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -260,14 +271,14 @@ def _folder(folder: str | Path | None, config: TrainingConfig) -> Iterator[Path 
 
 
 @contextmanager
-def _random_numbers_of_its_own() -> Iterator[None]:
+def random_numbers_of_its_own() -> Iterator[None]:
     """Training neither depends on torch's global generators nor disturbs them."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Lightning's banners, tips and advice about workers are not for users of this library."""
     wanted = {
         "lightning.pytorch": logging.ERROR, "lightning.fabric": logging.ERROR,
@@ -286,7 +297,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible(together: ranks.Together) -> Iterator[None]:
+def interruptible(together: ranks.Together) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM ends training after the step in hand, the second at once."""
     if threading.current_thread() is not threading.main_thread():
         yield

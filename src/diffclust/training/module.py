@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import lightning.pytorch as pl
@@ -30,6 +29,15 @@ class CrossEntropy(modules._Loss):
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         classes = self._constraints(embeddings, labels).labels
         return nn.functional.cross_entropy(self.logits(embeddings), classes, ignore_index=-1)
+
+
+def seed_step(device: torch.device, seed: int, step: int, rank: int = 0) -> None:
+    """Makes what a network draws in a step, such as dropout, a function of (seed, step, rank), too."""
+    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1
+    # Not torch.manual_seed, which keeps a stack trace for every kind of device that is not there: a millisecond.
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index].manual_seed(number)
 
 
 class ForestModule(pl.LightningModule):
@@ -63,6 +71,15 @@ class ForestModule(pl.LightningModule):
         self.validations: list[dict[str, float]] = []
 
     @property
+    def n_steps(self) -> int:
+        return self.config.max_steps
+
+    @property
+    def done(self) -> int:
+        """Steps so far."""
+        return self.global_step
+
+    @property
     def loss_curve(self) -> NDArray[np.float32]:
         curve = self.losses.cpu().numpy()
         return curve[~np.isnan(curve)]
@@ -70,11 +87,10 @@ class ForestModule(pl.LightningModule):
     def forward(self, x: Tensor) -> Tensor:
         return self.backbone(self.scaling(x))
 
-    def prepare(self, rows: Tensor) -> None:
-        """Fits the input scaling, and makes the baseline's linear layer: on several ranks it has to be there."""
-        self.scaling.fit(rows)
+    def make_layers(self, rows: Tensor) -> None:
+        """Gives the baseline's linear layer its shape: ranks have to know it before the first step."""
         if isinstance(self.loss, CrossEntropy):
-            self.on_train_batch_start(None, 0)  # the random numbers of the first step
+            seed_step(self.device, self.config.seed, 0)
             with torch.no_grad():
                 self.loss.logits(self.eval()(rows[:2]))
             self.train()
@@ -86,13 +102,7 @@ class ForestModule(pl.LightningModule):
         self.loss.gather = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Dropout in a step is a function of (seed, step, rank).
-        sequence = np.random.SeedSequence([self.config.seed, self.global_step, self.global_rank])
-        seed = int(sequence.generate_state(1, np.uint64)[0]) >> 1
-        # Not torch.manual_seed, which keeps a stack trace for every kind of device that is not there: a millisecond.
-        torch.default_generator.manual_seed(seed)
-        if self.device.type == "cuda":
-            torch.cuda.default_generators[self.device.index].manual_seed(seed)
+        seed_step(self.device, self.config.seed, self.global_step, self.global_rank)
 
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
         x, known = batch
@@ -121,22 +131,13 @@ class ForestModule(pl.LightningModule):
         self.validations.append({"step": self.global_step, **measured})
 
     def configure_optimizers(self) -> Any:
-        config = self.config
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(
-            parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=self.device.type == "cuda"
-        )
-
-        def rate(step: int) -> float:
-            if step < config.warmup_steps:
-                return (step + 1) / (config.warmup_steps + 1)
-            if config.schedule == "constant":
-                return 1.0
-            done = (step - config.warmup_steps) / max(1, config.max_steps - config.warmup_steps)
-            return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        optimizer = self.make_optimizer(fused=self.device.type == "cuda")
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def make_optimizer(self, **options: Any) -> torch.optim.AdamW:
+        config, parameters = self.config, [each for each in self.parameters() if each.requires_grad]
+        return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["validations"] = self.validations

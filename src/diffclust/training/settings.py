@@ -25,6 +25,7 @@ class TrainingConfig:
         backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
         augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored), or None.
+        views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
         n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
         batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
@@ -51,6 +52,7 @@ class TrainingConfig:
     embedding_dim: int = 16
     scaling: str = "auto"
     augment: str | None = None
+    views: int = 1
     epsilon: float = 0.5
     n_draws: int = 10
     noise: str = "normal"
@@ -78,14 +80,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in (
-            "n_clusters",
-            "embedding_dim",
-            "n_draws",
-            "batch_size",
-            "max_steps",
-            "validate_every",
-            "num_nodes",
-        ):
+            "n_clusters", "embedding_dim", "views", "n_draws", "batch_size", "max_steps", "validate_every", "num_nodes",
+        ):  # fmt: skip
             _check(self, name, _is_count(getattr(self, name)), "an integer, at least 1")
         for name in ("n_neighbors", "patience"):
             value = getattr(self, name)
@@ -97,12 +93,22 @@ class TrainingConfig:
         _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
         _check(self, "validation_fraction", 0 <= self.validation_fraction < 1, "at least 0 and below 1")
+        _check(self, "views", self.views == 1 or self.augment is not None, "1 without augment")
         _check(self, "augment", self.augment in (None, *AUGMENTATIONS), f"None or one of {AUGMENTATIONS}")
         _check(self, "objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         _check(self, "schedule", self.schedule in SCHEDULES, f"one of {SCHEDULES}")
         _check(self, "strategy", self.strategy in STRATEGIES, f"one of {STRATEGIES}")
         _check(self, "timeout", 0 < self.timeout < math.inf, "above 0 and finite")
         _check(self, "monitor", self.monitor in MONITORS, f"one of {tuple(MONITORS)}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step as a share of ``learning_rate``."""
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        if self.schedule == "constant":
+            return 1.0
+        done = (step - self.warmup_steps) / max(1, self.max_steps - self.warmup_steps)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a backbone or similarity that is an object is named only."""

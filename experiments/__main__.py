@@ -1,0 +1,94 @@
+"""``python -m experiments list`` and ``python -m experiments run NAME``; ``diffclust reproduce NAME`` is the latter."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from diffclust.cli import in_a_sentence
+from experiments import denoising, images, toy  # noqa: F401, they enter their recipes
+from experiments.recipes import NUMBERS, RECIPES, change, layout, reproduce
+
+app = typer.Typer(
+    help="The paper's experiments.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)  # fmt: skip
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@app.command("list", context_settings=HELP)
+def list_recipes() -> None:
+    """The recipes and their settings."""
+    table = Table(show_lines=True)
+    for column in ("name", "what it does", "settings"):
+        table.add_column(column, overflow="fold")
+    for name, cls in RECIPES.items():
+        settings = [f"{field.name}={_written(field.default)}" for field in dataclasses.fields(cls)]
+        table.add_row(name, (cls.__doc__ or "").splitlines()[0], " ".join(settings))
+    Console(highlight=False).print(table)
+
+
+def _written(value: Any) -> str:
+    """As ``--set`` reads it."""
+    return ",".join(map(_written, value)) if isinstance(value, tuple) else str(value)
+
+
+@app.command(context_settings=HELP)
+def run(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A recipe: see `python -m experiments list`.")],
+    tiny: Annotated[bool, typer.Option("--tiny", help="The same in seconds, on data that needs no download.")] = False,
+    seeds: Annotated[
+        list[str] | None, typer.Option(metavar="N,N,...", help="The seeds to run. May be given several times.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the images are, or are downloaded to.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where everything is written. [dim]\\[default: runs/NAME][/]")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SETTING=VALUE", help="Another value of a setting. May be given several times."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in that folder.")] = False,
+) -> None:
+    """Run an experiment: numbers with mean and spread over seeds, curves and figures, in a folder."""
+    assignments = list(settings or [])
+    if seeds is not None:
+        assignments.append(f"seeds={','.join(seeds)}")
+    if data_dir is not None:
+        assignments.append(f"data_dir={data_dir}")
+    _run(name=name, tiny=tiny, assignments=assignments, out=out or Path("runs", name), resume=resume)
+
+
+@in_a_sentence
+def _run(*, name: str, tiny: bool, assignments: list[str], out: Path, resume: bool) -> None:
+    if name not in RECIPES:
+        raise ValueError(f"There is no recipe {name!r}: the recipes are {', '.join(RECIPES)}.")
+    cls = RECIPES[name]
+    recipe = change(cls.tiny() if tiny else cls(), assignments)
+    content = reproduce(recipe, out, resume)
+    console = Console(highlight=False)
+    for title, rows in content["numbers"]["tables"].items():
+        heads, cells = layout(rows)
+        table = Table(title=title)
+        for position, head in enumerate(heads):
+            table.add_column(head, justify="right" if position else "left")
+        for line in cells:
+            table.add_row(*line)
+        console.print(table)
+    written = sorted(path.name for path in out.iterdir() if path.suffix in (".csv", ".png"))
+    console.print(
+        f"Mean ± standard deviation over {len(recipe.seeds)} seeds, {content['seconds']:.1f} s: {out / NUMBERS}, "
+        + ", ".join(written),
+        soft_wrap=True, markup=False,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m experiments")

@@ -1,0 +1,346 @@
+"""The experiments on images: a network for every cell of (labels, withheld classes, method, seed).
+
+Cells are trained side by side, ``side_by_side`` at a time, and scored in other processes meanwhile. A finished cell has
+a file of its own, and training writes checkpoints, so an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit_many, save
+from experiments import data, evaluation
+from experiments.figures import curves_figure, grid_figure, tsne_figure
+from experiments.recipes import Recipe, over_seeds, part, recipe, write_csv
+
+N_CLASSES, EVALUATION_BATCH = 10, 64
+
+
+class Cell(NamedTuple):
+    n_labels: int  # 0: all
+    withheld: int  # classes 0, 1, ... are never labelled
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-labels{self.n_labels or 'all'}-withheld{self.withheld}-seed{self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRecipe(Recipe):
+    """Networks trained through the clustering, and with cross-entropy, on all, some and no labels of a class."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    images: str = "mnist"
+    data_dir: Path | None = None
+    n_labels: tuple[int, ...] = (0,)
+    withheld: tuple[int, ...] = (0,)
+    methods: tuple[str, ...] = ("forest",)
+    network: str = "experiments.networks:lenet"
+    n_steps: int = 30_000
+    batch_size: int = 64
+    labelled_fraction: float = 0.5
+    epsilon: float = 0.1
+    n_draws: int = 100
+    must_link_first: bool = True
+    augment: str | None = None
+    views: int = 1
+    learning_rate: float = 3e-4
+    weight_decay: float = 1e-4
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    validate_every: int = 500
+    patience: int | None = 20
+    n_probe: int = 1000
+    precision: str = "32-true"
+    accelerator: str = "auto"
+    side_by_side: int = 36
+    processes: int = 0
+    figures: bool = True
+
+    paper: ClassVar[str] = ""  # what the paper reports
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(
+            seeds=(0, 1), images="digits", n_labels=tuple(100 if each else 0 for each in cls.n_labels[:1]),
+            withheld=cls.withheld[:2], network="cnn", n_steps=10, n_draws=10, validate_every=5, n_probe=100,
+            batch_size=64, precision="32-true", accelerator="cpu", warmup_steps=0, side_by_side=3,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------- cells
+
+    def cells(self) -> list[Cell]:
+        """Seed by seed, so that an interrupted run has whole seeds."""
+        order = itertools.product(self.seeds, self.methods, self.n_labels, self.withheld)
+        return [Cell(n_labels, withheld, method, seed) for seed, method, n_labels, withheld in order]
+
+    def config(self, cell: Cell) -> TrainingConfig:
+        """Cross-entropy sees labelled rows only."""
+        forest = cell.method == "forest"
+        return TrainingConfig(
+            n_clusters=N_CLASSES, objective=cell.method, backbone=self.network, batch_size=self.batch_size,
+            labelled_fraction=self.labelled_fraction if forest else 1.0, epsilon=self.epsilon, n_draws=self.n_draws,
+            must_link_first=self.must_link_first, augment=self.augment, views=self.views if forest else 1,
+            max_steps=self.n_steps, learning_rate=self.learning_rate, weight_decay=self.weight_decay,
+            schedule=self.schedule, warmup_steps=self.warmup_steps, validate_every=self.validate_every,
+            monitor="val_error", patience=self.patience, precision=self.precision, accelerator=self.accelerator,
+            seed=cell.seed,
+        )  # fmt: skip
+
+    def labels(self, cell: Cell, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        return data.choose_labels(y, cell.n_labels or None, range(cell.withheld), cell.seed)[0]
+
+    # --------------------------------------------------------------------------------------------------------- run
+
+    def run(self, folder: Path) -> dict[str, Any]:
+        parts = data.split(data.load(self.images, self.data_dir), self.n_probe, validate=self.patience is not None)
+        missing = [cell for cell in self.cells() if not (folder / "cells" / f"{cell.name}.json").exists()]
+        with _other_processes(self.processes) as pool:
+            waiting: list[tuple[Cell, dict[str, Any], Future[dict[str, Any]]]] = []
+            for start in range(0, len(missing), self.side_by_side):
+                for cell, trained, embedded in self._train(folder, missing[start : start + self.side_by_side], parts):
+                    score = pool.submit(score_cell, *embedded, range(cell.withheld), len(self.cells()) <= 12)
+                    waiting.append((cell, trained, score))
+            for cell, trained, score in waiting:
+                part(folder / "cells" / f"{cell.name}.json", lambda a=trained, b=score: {**a, **b.result()})  # type: ignore[misc]
+        for place in folder.glob("training-*"):
+            shutil.rmtree(place)
+        found = {cell: part(folder / "cells" / f"{cell.name}.json", dict) for cell in self.cells()}
+        return self._report(folder, found, parts)
+
+    def _train(
+        self, folder: Path, cells: list[Cell], parts: data.Parts
+    ) -> Iterator[tuple[Cell, dict[str, Any], tuple[Any, ...]]]:
+        """Trains cells side by side; of each its curve, and the embeddings of probe and test images."""
+        names = "\n".join(cell.name for cell in cells)
+        place = folder / f"training-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+        started = time.perf_counter()
+        x, y = parts.training
+        modules = fit_many(
+            [self.config(cell) for cell in cells], x, [self.labels(cell, y) for cell in cells],
+            validation=parts.validation, folder=place, resume=place / LAST if (place / LAST).exists() else None,
+            progress=False, workers=max(0, min(6, (os.cpu_count() or 1) // 2 - 1)),
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+        for cell, module in zip(cells, modules, strict=True):
+            path = folder / "cells" / f"{cell.name}.ckpt"
+            save(module, path)
+            trained = {
+                **cell._asdict(), "steps": len(module.loss_curve), "training_seconds": seconds, "beside": len(cells),
+                "validations": module.validations, "loss": _thinned(module),
+            }  # fmt: skip
+            yield (
+                cell,
+                trained,
+                (embed(module, parts.probe[0]), parts.probe[1], embed(module, parts.test[0]), parts.test[1]),
+            )
+
+    # ------------------------------------------------------------------------------------------------------ report
+
+    def _report(self, folder: Path, found: dict[Cell, dict[str, Any]], parts: data.Parts) -> dict[str, Any]:
+        rows = [{**cell._asdict(), **_flat(result)} for cell, result in found.items()]
+        write_csv(folder / "scores.csv", rows)
+        steps = [
+            {"cell": cell.name, **each} for cell, result in found.items() for each in result["validations"]
+        ]  # fmt: skip
+        if steps:
+            write_csv(folder / "validations.csv", steps)
+        if self.figures:
+            self._draw(folder, found, rows, parts)
+        kinds = itertools.product(self.methods, self.n_labels, self.withheld)
+        batches, whole = [], []
+        for method, n_labels, withheld in kinds:
+            chosen = [
+                row for row in rows if (row["method"], row["n_labels"], row["withheld"]) == (method, n_labels, withheld)
+            ]
+            head = {"cell": f"{method}, {n_labels or 'all'} labels, {withheld} withheld"}
+            means = {name: over_seeds(row[name] for row in chosen) for name in chosen[0] if name not in Cell._fields}
+            batches.append({**head, **{k: means[k] for k in ("precision", "ari", "nmi", "accuracy", "probe_error")}})
+            whole.append({**head, **{k.removeprefix("whole_"): v for k, v in means.items() if k.startswith("whole_")}})
+        halves = "first half of the test images" if parts.validation else "all test images"
+        return {
+            "tables": {
+                f"{self.images}, batches of {EVALUATION_BATCH} of the {halves}": batches,
+                f"{self.images}, {halves} at once": whole,
+            },
+            "cells": {cell.name: result for cell, result in found.items()},
+        }  # fmt: skip
+
+    def _draw(
+        self, folder: Path, found: dict[Cell, dict[str, Any]], rows: list[dict[str, Any]], parts: data.Parts
+    ) -> None:
+        from diffclust.training import load
+
+        if len(self.n_labels) > 1:
+            grid_figure(rows, folder / "grid.png", with_ari=True, title=self.images)
+        curves_figure({cell.name: result["loss"] for cell, result in found.items()}, folder / "loss.png")
+        cell = max(found, key=lambda each: (each.method == "forest", each.withheld == 3, each.n_labels, -each.seed))
+        module = load(folder / "cells" / f"{cell.name}.ckpt")
+        x, y = (each[:3000] for each in parts.test)
+        tsne_figure(embed(module, x), y, range(cell.withheld), folder / "tsne.png")
+
+
+@contextmanager
+def _other_processes(n: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for scoring; 0 is one for each core but two. They leave the GPU alone and use one thread each."""
+    n = n or max(1, (os.cpu_count() or 1) - 2)
+    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    before = {name: os.environ.get(name) for name in single}
+    os.environ.update(single)  # read when a process starts
+    try:
+        with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"), initializer=_no_gpu) as pool:
+            yield pool
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _no_gpu() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def score_cell(
+    probe_x: NDArray[Any], probe_y: NDArray[Any], x: NDArray[Any], y: NDArray[Any], hidden: Any, all_methods: bool
+) -> dict[str, Any]:
+    """Scores in batches, of the whole set, and of the linear probe."""
+    started = time.perf_counter()
+    methods = None if all_methods else ("forest", "k-means")
+    return {
+        "batches": evaluation.batch_scores(x, y, N_CLASSES, EVALUATION_BATCH),
+        "whole": evaluation.whole_set_scores(x, y, N_CLASSES, hidden=list(hidden), methods=methods),
+        "probe_error": evaluation.probe_error(probe_x, probe_y, x, y),
+        "scoring_seconds": time.perf_counter() - started,
+    }
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    """One row of numbers: batches, the ARI and accuracy of each method on the whole set, the probe."""
+    row = {**result["batches"], "probe_error": result["probe_error"]}
+    for method, scores in result["whole"].items():
+        short = method.replace(" ", "_").replace("-", "")
+        row |= {f"whole_{short}_{name}": scores["all"][name] for name in ("ari", "nmi", "accuracy")}
+    return {**row, "steps": result["steps"], "seconds": result["training_seconds"], "beside": result["beside"]}
+
+
+def _thinned(module: ForestModule, n_points: int = 200) -> list[list[float]]:
+    """The loss curve as at most so many (step, mean since the one before)."""
+    curve = module.loss_curve
+    parts = np.array_split(np.arange(len(curve)), min(n_points, len(curve)))
+    return [[int(each[-1]) + 1, float(curve[each].mean())] for each in parts]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The paper's
+
+
+@recipe("supervised-mnist")
+@dataclasses.dataclass(frozen=True)
+class SupervisedMnist(ImageRecipe):
+    """MNIST with all labels, as in the paper."""
+
+
+@recipe("supervised-fashion")
+@dataclasses.dataclass(frozen=True)
+class SupervisedFashion(ImageRecipe):
+    """Fashion-MNIST with all labels, as in the paper."""
+
+    images: str = "fashion_mnist"
+
+
+@recipe("supervised-cifar10")
+@dataclasses.dataclass(frozen=True)
+class SupervisedCifar(ImageRecipe):
+    """CIFAR-10 with all labels, ResNet-50, as in the paper."""
+
+    seeds: tuple[int, ...] = (0,)
+    images: str = "cifar10"
+    network: str = "experiments.networks:resnet50"
+    n_steps: int = 75_000
+    augment: str | None = "shift-flip"
+    precision: str = "bf16-mixed"
+    side_by_side: int = 3
+
+
+@recipe("semi-mnist")
+@dataclasses.dataclass(frozen=True)
+class SemiMnist(ImageRecipe):
+    """MNIST with few labels and withheld classes, beside cross-entropy, as in the paper."""
+
+    n_labels: tuple[int, ...] = (100, 250, 500, 1000, 2000, 5000)
+    withheld: tuple[int, ...] = (0, 3, 6)
+    methods: tuple[str, ...] = ("forest", "cross-entropy")
+
+
+@recipe("semi-cifar10")
+@dataclasses.dataclass(frozen=True)
+class SemiCifar(SupervisedCifar):
+    """CIFAR-10 with few labels and withheld classes, beside cross-entropy, as in the paper."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    n_labels: tuple[int, ...] = (1000, 2500, 5000, 7500, 10_000)
+    withheld: tuple[int, ...] = (0, 3, 6)
+    methods: tuple[str, ...] = ("forest", "cross-entropy")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Ours
+
+
+@recipe("ours-mnist")
+@dataclasses.dataclass(frozen=True)
+class OursMnist(ImageRecipe):
+    """MNIST, 1,000 labels, withheld classes: must-links not first, larger batches, more noise, fewer draws."""
+
+    n_labels: tuple[int, ...] = (1000,)
+    withheld: tuple[int, ...] = (0, 3, 6)
+    n_steps: int = 3000
+    batch_size: int = 256
+    labelled_fraction: float = 0.4
+    epsilon: float = 1.0
+    n_draws: int = 10
+    must_link_first: bool = False
+    augment: str | None = "shift"
+    learning_rate: float = 1e-3
+    schedule: str = "cosine"
+    warmup_steps: int = 100
+    patience: int | None = None
+
+
+@recipe("ours-fashion")
+@dataclasses.dataclass(frozen=True)
+class OursFashion(OursMnist):
+    """Fashion-MNIST, the same."""
+
+    images: str = "fashion_mnist"
+
+
+@recipe("ours-cifar10")
+@dataclasses.dataclass(frozen=True)
+class OursCifar(SupervisedCifar):
+    """CIFAR-10 with all labels: ResNet-18 without the pool, larger batches, a falling learning rate."""
+
+    network: str = "experiments.networks:resnet18"
+    n_steps: int = 8000
+    batch_size: int = 512
+    n_draws: int = 50
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.05
+    schedule: str = "cosine"
+    warmup_steps: int = 400
+    patience: int | None = None

@@ -1,0 +1,352 @@
+"""Several networks trained side by side on one device, every step of all of them one CUDA graph.
+
+    modules = fit_many([config_a, config_b], x, [y_a, y_b])
+
+Each network is trained as :func:`diffclust.training.fit` would train it, on the same rows and with the same noise. What
+is saved is the time between kernels: the rows of a few hundred steps travel to the GPU at once, and a step is one graph
+launch, in which the networks are parallel branches. One network alone gains, too. On the CPU the same code runs
+without a graph. Lightning keeps devices, checkpoints and logs; its batch is a block of steps that ends with a
+validation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from diffclust.forest import spanning_forest
+from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
+from diffclust.training.data import ForestData, as_labels, as_rows
+from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet, random_numbers_of_its_own, resolve
+from diffclust.training.module import ForestModule, seed_step
+from diffclust.training.ranks import Together
+from diffclust.training.settings import TrainingConfig
+
+SHARED = ("validate_every", "precision", "accelerator")  # what the networks of a fleet have in common
+WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make the optimizer's state
+
+
+def fit_many(
+    configs: Sequence[TrainingConfig], x: Any, ys: Sequence[Any], *, validation: tuple[Any, Any] | None = None,
+    folder: str | Path | None = None, resume: str | Path | None = None, save_every: float = 60.0,
+    progress: bool = True, workers: int = 0,
+) -> list[ForestModule]:  # fmt: skip
+    """Trains one network for each config and its labels, all of them on the rows ``x``, side by side on one device.
+
+    Args:
+        configs: may differ in everything but validate_every, precision and accelerator.
+        x: see :func:`diffclust.training.fit`.
+        ys: integer labels (n,) for each config, -1 where unknown.
+        validation: rows and labels; every network's clustering error on them is measured after each block of
+            ``validate_every`` steps, in batches of its ``batch_size``. A network with ``patience`` stops after so many
+            of these without a smaller error, and returns with its best weights.
+        folder: where ``last.ckpt`` goes, after blocks, ``save_every`` seconds apart, and at the end; None writes none.
+        resume: such a checkpoint, to go on from with the same arguments.
+        workers: processes that choose the rows of the next blocks meanwhile.
+
+    Returns:
+        The trained modules, on the CPU, in evaluation mode.
+
+    >>> import numpy as np
+    >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
+    >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
+    >>> configs = [TrainingConfig(n_clusters=2, max_steps=3, accelerator="cpu", seed=seed) for seed in (0, 1)]
+    >>> [len(module.loss_curve) for module in fit_many(configs, x, [y, y], progress=False)]
+    [3, 3]
+    """
+    if len(configs) == 0 or len(configs) != len(ys):
+        raise ValueError(f"fit_many needs labels for each config, at least one, got {len(configs)} and {len(ys)}.")
+    for name in SHARED:
+        if len(different := {getattr(config, name) for config in configs}) > 1:
+            raise ValueError(f"{name} must be the same for all networks of a fleet, got {sorted(different, key=str)}.")
+    rows = as_rows(x)
+    if resume is not None:
+        check_checkpoint(resume)
+    if validation is not None:
+        held_out = as_rows(validation[0])
+        validation = held_out, as_labels(validation[1], len(held_out))
+    data = [
+        ForestData(config, rows, as_labels(y, len(rows)), validation) for config, y in zip(configs, ys, strict=True)
+    ]
+    for config, each in zip(configs, data, strict=True):
+        if config.patience is not None and not each.validation_rows:
+            raise ValueError(f"patience={config.patience} needs something to validate on, see validation.")
+    with random_numbers_of_its_own(), quiet():
+        members = []
+        for config in configs:
+            torch.manual_seed(config.seed)
+            members.append(ForestModule(config, tuple(rows.shape[1:])))
+        scaling = members[0].scaling.fit(rows)
+        for member in members[1:]:
+            if member.scaling.scaling == scaling.scaling:
+                member.scaling.load_state_dict(scaling.state_dict())
+            else:
+                member.scaling.fit(rows)
+        for member in members:
+            member.make_layers(rows)
+        fleet, together = Fleet(members, data), Together(configs[0].timeout)
+        saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
+        trainer = pl.Trainer(
+            max_epochs=1, accelerator=resolve(configs[0].accelerator), devices=1, limit_val_batches=0,
+            callbacks=[together, *saving, *([StepBar()] if progress else [])], logger=False, enable_checkpointing=False,
+            enable_progress_bar=progress, enable_model_summary=False, plugins=[WholeCheckpoints()],
+        )  # fmt: skip
+        with interruptible(together):
+            trainer.fit(
+                fleet, DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
+                ckpt_path=None if resume is None else str(resume), weights_only=True,
+            )  # fmt: skip
+        if together.stopped:
+            raise KeyboardInterrupt
+    return fleet.finish()
+
+
+class _Blocks(IterableDataset):
+    """Rows and moves of all networks for each block of steps, from the step that the fleet has reached."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    def __iter__(self) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
+        worker = get_worker_info()
+        mine, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        cuts = self.fleet.cuts()
+        for start, stop in list(pairwise(cuts))[mine::stride]:
+            yield [_block(data, range(start, stop)) for data in self.fleet.data]
+
+
+def _block(data: ForestData, steps: range) -> tuple[Tensor, Tensor | None]:
+    rows = torch.stack([data.rows_of_step(step) for step in steps])
+    if data.config.augment is None:
+        return rows, None
+    return rows, torch.stack([data.moves_of_step(step, rows.shape[1]) for step in steps])  # type: ignore[misc]
+
+
+class Fleet(pl.LightningModule):
+    """The networks of :func:`fit_many`, each with its data and its optimizer.
+
+    Attributes:
+        done: steps so far.
+        best: for each network its smallest validation error, the step of it, the weights it had then, and whether
+            patience has stopped it since.
+    """
+
+    def __init__(self, members: Sequence[ForestModule], data: Sequence[ForestData]) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.members = nn.ModuleList(members)
+        self.data = list(data)
+        self.config: TrainingConfig = members[0].config
+        self.n_steps = max(data.config.max_steps for data in self.data)
+        self.done = 0
+        self.best: list[dict[str, Any]] = [
+            {"error": float("inf"), "step": 0, "state": {}, "stopped": False} for _ in members
+        ]
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def configure_optimizers(self) -> Any:
+        on_gpu = self.device.type == "cuda"
+        return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.members]  # type: ignore[operator]
+
+    def on_train_start(self) -> None:
+        """Everything that a step reads or writes gets its place on the device: a graph remembers addresses."""
+        device = self.device
+        self._optimizers = self.trainer.optimizers
+        x = self.data[0].sets["training"][0].to(device)
+        for data in self.data:
+            data.sets["training"] = x, data.sets["training"][1].to(device)
+        self._step = torch.full((1,), self.done, device=device)
+        self._in_block = torch.zeros(1, dtype=torch.int64, device=device)
+        self._rates = [
+            torch.tensor(
+                [data.config.learning_rate * data.config.rate(step) for step in range(self.n_steps)], device=device
+            )
+            for data in self.data
+        ]
+        for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])
+        self._block: list[tuple[Tensor, Tensor | None]] = []
+        self._until_capture = WARM_UP
+        self._streams = [torch.cuda.Stream() for _ in self.members] if device.type == "cuda" else []
+
+    def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
+        n_steps, before = len(block[0][0]), self._active()
+        self._load(block)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+            for _ in range(n_steps):
+                self._advance()
+        self._check_losses(before)
+        if self.data[0].validation_rows:
+            self._validate(before)
+        if self._active() != before:
+            self._graph, self._until_capture = None, WARM_UP
+        if not self._active():
+            self.trainer.should_stop = True
+
+    def _load(self, block: list[tuple[Tensor, Tensor | None]]) -> None:
+        if not self._block:
+            self._block = block
+        for (rows, moves), (new_rows, new_moves) in zip(self._block, block, strict=True):
+            rows[: len(new_rows)] = new_rows
+            if moves is not None and new_moves is not None:
+                moves[: len(new_moves)] = new_moves
+        self._in_block.zero_()
+
+    def _active(self) -> list[int]:
+        """The networks that have steps to do and that patience has not stopped."""
+        return [
+            i for i, best in enumerate(self.best)
+            if not best["stopped"] and self.done < self.data[i].config.max_steps
+        ]  # fmt: skip
+
+    def cuts(self) -> list[int]:
+        """Steps between which blocks lie, from the one that is reached: validations, and where a network is done."""
+        ends = {data.config.max_steps for data in self.data}
+        return sorted({self.done, *ends, *range(0, self.n_steps, self.config.validate_every)} - {*range(self.done)})
+
+    def _advance(self) -> None:
+        """One step of all networks."""
+        if self.device.type != "cuda":
+            for i in self._active():
+                seed_step(self.device, self.data[i].config.seed, self.done)
+                self._step_of(i)
+            self._count()
+        elif self._graph is not None:
+            self._graph.replay()
+        elif self._until_capture > 0:
+            self._on_streams()
+            self._until_capture -= 1
+        else:
+            self._graph = self._captured()
+            self._graph.replay()
+        self.done += 1
+
+    def _count(self) -> None:
+        self._step += 1
+        self._in_block += 1
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._on_streams()
+        return graph
+
+    def _on_streams(self) -> None:
+        """A step of every network on a stream of its own, between the same two points of the current one."""
+        current, active = torch.cuda.current_stream(), self._active()
+        for i in active:
+            self._streams[i].wait_stream(current)
+            with torch.cuda.stream(self._streams[i]):
+                self._step_of(i)
+        for i in active:
+            current.wait_stream(self._streams[i])
+        self._count()
+
+    def _step_of(self, i: int) -> None:
+        """One step of one network. Reads nothing on the host."""
+        member: ForestModule = self.members[i]  # type: ignore[assignment]
+        optimizer, (rows, moves) = self._optimizers[i], self._block[i]
+        rows = rows.index_select(0, self._in_block)[0]
+        moves = None if moves is None else moves.index_select(0, self._in_block)[0]
+        x, known = self.data[i].take("training", rows, moves)
+        with self._precision():
+            embeddings = member(x)
+        loss = member.loss(embeddings.float(), known)
+        optimizer.zero_grad()
+        loss.backward()
+        self._set_rate(i)
+        optimizer.step()
+        member.losses.index_copy_(0, self._step, loss.detach()[None])
+
+    def _set_rate(self, i: int) -> None:
+        for group in self._optimizers[i].param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(self._rates[i].index_select(0, self._step)[0])
+            else:
+                group["lr"] = self.data[i].config.learning_rate * self.data[i].config.rate(self.done)
+
+    def _precision(self) -> Any:
+        stack = ExitStack()
+        if self.config.precision == "bf16-mixed":  # casts of weights must not outlive the graph
+            stack.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))
+        return stack
+
+    def _check_losses(self, trained: list[int]) -> None:
+        for i in trained:
+            value = float(self.members[i].losses[self.done - 1])  # type: ignore[index]
+            if not value < float("inf"):
+                raise FloatingPointError(
+                    f"The loss of network {i} is {value} after {self.done} steps: training diverged. Lower "
+                    f"learning_rate ({self.data[i].config.learning_rate}) or look for extreme values in x."
+                )
+
+    # -------------------------------------------------------------------------------------------------- validation
+
+    @torch.no_grad()
+    def _validate(self, trained: list[int]) -> None:
+        """The clustering error of each network; the best weights are kept."""
+        for i in trained:
+            member: ForestModule = self.members[i]  # type: ignore[assignment]
+            error = self._error_of(member, self.data[i])
+            member.validations.append({"step": self.done, "val_error": error})
+            if error < self.best[i]["error"]:
+                state = {name: value.clone() for name, value in member.state_dict().items() if name != "losses"}
+                self.best[i] = {"error": error, "step": self.done, "state": state, "stopped": False}
+            elif member.config.patience is not None:
+                waited = self.done - self.best[i]["step"]
+                self.best[i]["stopped"] = waited >= member.config.patience * self.config.validate_every
+
+    def _error_of(self, member: ForestModule, data: ForestData) -> float:
+        """The mean over batches of the share of known pairs on which clusters and labels disagree."""
+        rows = torch.stack(data.validation_rows).to(self.device)
+        member.eval()
+        embeddings = []
+        for part in rows.flatten().split(4096):
+            x, _ = data.take("validation", part, None)
+            with self._precision():
+                embeddings.append(member(x).float())
+        member.train()
+        points = torch.cat(embeddings).reshape(*rows.shape, -1)
+        similarity = member.loss.similarities(points)
+        found = spanning_forest(similarity, min(member.config.n_clusters, rows.shape[1])).labels
+        labels = data.sets["validation"][1][rows]
+        known = (labels >= 0)[:, :, None] & (labels >= 0)[:, None, :]
+        wrong = (found[:, :, None] == found[:, None, :]) != (labels[:, :, None] == labels[:, None, :])
+        return float(((wrong & known).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)).mean())
+
+    # ------------------------------------------------------------------------------------------------- checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["validations"] = [member.validations for member in self.members]
+        checkpoint["done"], checkpoint["best"] = self.done, self.best
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.done, self.best = checkpoint["done"], checkpoint["best"]
+        for member, validations in zip(self.members, checkpoint["validations"], strict=True):
+            member.validations = list(validations)  # type: ignore[assignment]
+
+    def finish(self) -> list[ForestModule]:
+        """The networks on the CPU, those with patience with their best weights."""
+        self._graph = None
+        finished = []
+        for best, each in zip(self.best, self.members, strict=True):
+            member: ForestModule = each  # type: ignore[assignment]
+            if member.config.patience is not None:
+                member.load_state_dict(copy.copy(best["state"]), strict=False)
+            for parameter in member.parameters():
+                parameter.grad = None  # may lie in the memory of the graph
+            finished.append(member.cpu().eval())
+        return finished

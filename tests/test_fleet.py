@@ -1,0 +1,162 @@
+"""Networks side by side: each as if it were alone; validation, patience, checkpoints."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+torch = pytest.importorskip("torch")
+
+from diffclust.forest import spanning_forest  # noqa: E402
+from diffclust.metrics import connectivity_error  # noqa: E402
+from diffclust.training import TrainingConfig, embed, fit, fit_many, load, save  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make_data(n=160, seed=0):
+    """Four blobs of 8 x 8 images; two sets of labels."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 4
+    x = (rng.normal(size=(n, 8, 8)) + 3 * rng.normal(size=(4, 8, 8))[y]).astype(np.float32)
+    return x, y, [np.where(rng.permutation(n) < 40, y, -1), np.where((rng.permutation(n) < 60) & (y > 0), y, -1)]
+
+
+def make_config(**changes):
+    settings = {
+        "n_clusters": 4, "embedding_dim": 4, "epsilon": 0.3, "n_draws": 5, "batch_size": 32, "labelled_fraction": 0.5,
+        "max_steps": 14, "validate_every": 5, "accelerator": DEVICE, "seed": 7, "learning_rate": 3e-3,
+    }  # fmt: skip
+    return TrainingConfig(**{**settings, **changes})
+
+
+def assert_same(a, b, **tolerance):
+    a, b = a.state_dict(), b.state_dict()
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], equal_nan=True, **tolerance)
+
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5} if DEVICE == "cpu" else {"rtol": 2e-2, "atol": 2e-2}
+
+
+def test_each_network_is_trained_as_if_it_were_alone():
+    x, _, ys = make_data()
+    configs = [
+        make_config(schedule="cosine", warmup_steps=3), make_config(augment="shift-flip", backbone="cnn", seed=1),
+        make_config(objective="cross-entropy", labelled_fraction=1.0, batch_size=16, weight_decay=0.1),
+        make_config(augment="shift", views=2, must_link_first=False, backbone="linear", max_steps=8),
+    ]  # fmt: skip
+    labels = [ys[0], ys[1], ys[0], ys[1]]
+    together = fit_many(configs, x, labels, progress=False)
+    for config, y, module in zip(configs, labels, together, strict=True):
+        assert_same(module, fit(config, x, y, progress=False), **TOLERANCE)
+        assert len(module.loss_curve) == config.max_steps
+        assert not module.training
+        assert module.device.type == "cpu"
+
+
+def test_workers_change_nothing():
+    x, _, ys = make_data()
+    configs = [make_config(augment="shift"), make_config(seed=3)]
+    for a, b in zip(
+        fit_many(configs, x, ys, progress=False), fit_many(configs, x, ys, progress=False, workers=2), strict=True
+    ):
+        assert_same(a, b, rtol=0, atol=0)
+
+
+def test_validation_is_the_error_in_batches():
+    x, y, ys = make_data()
+    config = make_config(batch_size=40, max_steps=6, validate_every=3)
+    module = fit_many([config], x, ys[:1], validation=(x[:80], y[:80]), progress=False)[0]
+    assert [each["step"] for each in module.validations] == [3, 6]
+    order = np.random.default_rng([config.seed, 1]).permutation(80)
+    errors = []
+    for rows in np.split(order, 2):
+        similarity = module.loss.similarities(torch.from_numpy(embed(module, x[rows])))
+        errors.append(connectivity_error(y[rows], spanning_forest(similarity, 4).labels))
+    assert module.validations[-1]["val_error"] == pytest.approx(np.mean(errors), abs=1e-6)
+
+
+def test_patience_stops_one_network_and_keeps_its_best_weights():
+    x, y, ys = make_data()
+    # A network that learns nothing stops after one more validation; the other goes on.
+    idle = make_config(learning_rate=1e-30, patience=1, max_steps=20)
+    busy = make_config(patience=100, max_steps=20)
+    first, second = fit_many([idle, busy], x, ys, validation=(x[:64], y[:64]), progress=False)
+    assert len(first.validations) == 2
+    assert len(first.loss_curve) == 10
+    assert len(second.validations) == 4
+    best = min(second.validations, key=lambda each: each["val_error"])
+    whole = fit(dataclasses.replace(busy, patience=None, max_steps=best["step"]), x, ys[1], progress=False)
+    torch.testing.assert_close(
+        torch.from_numpy(embed(second, x)), torch.from_numpy(embed(whole, x)), **TOLERANCE
+    )  # the weights of the best validation
+
+
+def test_all_stopped_ends_training():
+    x, y, ys = make_data()
+    idle = make_config(learning_rate=1e-30, patience=1, max_steps=1000)
+    module = fit_many([idle], x, ys[:1], validation=(x[:64], y[:64]), progress=False)[0]
+    assert len(module.loss_curve) == 10
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_resumed_is_uninterrupted(tmp_path, patience):
+    x, y, ys = make_data()
+    options = {"validation": (x[:64], y[:64]), "progress": False}
+    configs = [make_config(augment="shift", patience=patience), make_config(seed=1, patience=patience)]
+    whole = fit_many(configs, x, ys, **options)
+    script = textwrap.dedent(
+        f"""
+        import sys
+        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        import test_fleet as t
+        x, y, ys = t.make_data()
+        configs = [t.make_config(augment="shift", patience={patience}), t.make_config(seed=1, patience={patience})]
+        t.fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder={str(tmp_path)!r})
+        """
+    )
+    # Killed as soon as there is a checkpoint: perhaps in the middle of writing the next one.
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while not (tmp_path / "last.ckpt").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    resumed = fit_many(configs, x, ys, resume=tmp_path / "last.ckpt", **options)
+    for a, b in zip(whole, resumed, strict=True):
+        assert_same(a, b, **TOLERANCE)
+        assert [each["step"] for each in a.validations] == [each["step"] for each in b.validations]
+
+
+def test_saved_modules_load(tmp_path):
+    x, _, ys = make_data()
+    module = fit_many([make_config()], x, ys[:1], progress=False)[0]
+    save(module, tmp_path / "one.ckpt")
+    assert_same(load(tmp_path / "one.ckpt"), module, rtol=0, atol=0)
+
+
+def test_mistakes(tmp_path):
+    x, _, ys = make_data()
+    with pytest.raises(ValueError, match="labels for each config"):
+        fit_many([make_config()], x, ys)
+    with pytest.raises(ValueError, match="validate_every must be the same"):
+        fit_many([make_config(), make_config(validate_every=3)], x, ys)
+    with pytest.raises(ValueError, match="needs something to validate on"):
+        fit_many([make_config(patience=1)], x, ys[:1])
+    with pytest.raises(FloatingPointError, match="training diverged"):
+        fit_many([make_config(learning_rate=1e30)], x, ys[:1], progress=False)
+    fit_many([make_config()], x, ys[:1], folder=tmp_path, progress=False)
+    assert len(fit_many([make_config()], x, ys[:1], resume=tmp_path / "last.ckpt", progress=False)[0].loss_curve) == 14
+    with pytest.raises(ValueError, match="several networks"):
+        load(tmp_path / "last.ckpt")
+    (tmp_path / "last.ckpt").write_bytes(b"no")
+    with pytest.raises(ValueError, match="is damaged"):
+        fit_many([make_config()], x, ys[:1], resume=tmp_path / "last.ckpt")
