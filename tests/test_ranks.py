@@ -76,7 +76,7 @@ def train(ranks, case, folder=None, resume=None, callbacks=(), **changes):
         x = np.random.default_rng(1).integers(0, 256, (N, 8, 8), np.uint8)
         settings |= {"augment": "shift-flip", "views": 2, "validation_fraction": 0.3, "patience": 9}
     elif case == "cross-entropy":
-        settings |= {"objective": case}
+        settings |= {"objective": case, "labelled_fraction": 0.8}  # more labelled rows on one rank than on the other
     config = TrainingConfig(**settings | changes)
     module = fit(config, x, y, apart=apart, folder=folder, resume=resume, callbacks=callbacks, progress=False)
     return {**module.state_dict(), "validations": torch.tensor([list(each.values()) for each in module.validations])}
