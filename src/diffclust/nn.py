@@ -20,6 +20,7 @@ from diffclust import distributed, losses, perturbed
 from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.constraints import Constraints
+from diffclust.problems import prepare
 
 SIMILARITIES: dict[str, Callable[[Any], Any]] = {
     "sqeuclidean": similarities.negative_squared_distances,
@@ -75,11 +76,12 @@ class _Perturbed(nn.Module):
     def _gathers(self) -> bool:
         return self.gather and distributed.n_ranks() > 1
 
-    def _of_all_ranks(self, embeddings: Tensor) -> Tensor:
+    def _of_all_ranks(self, embeddings: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
-        distributed.same_on_all_ranks(self.noise_seed, self.noise_counter)
-        return distributed.gather_rows(embeddings)
+        sizes = distributed.agree(embeddings, labels, self.noise_seed, self.noise_counter)
+        return distributed.gather_rows(embeddings, labels, sizes)
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
         """Arguments that say which noise, and a step along the stream."""
@@ -125,15 +127,15 @@ class _Loss(_Perturbed):
             return self._loss(embeddings, labels, self._draws(embeddings))
         if isinstance(labels, Constraints):
             raise TypeError("gather=True needs labels as a tensor: constraints of other ranks are not gathered.")
-        embeddings, labels = self._of_all_ranks(embeddings), distributed.gather_rows(labels)
-        return self._loss_over_ranks(embeddings, labels, self._draws(embeddings))
+        embeddings, all_labels = self._of_all_ranks(embeddings, labels)
+        assert all_labels is not None
+        return self._loss_over_ranks(embeddings, all_labels, self._draws(embeddings))
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
     def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
-        """All ranks do the same with all draws; a loss that is a mean over draws does better."""
-        return self._loss(embeddings, labels, draws)
+        raise NotImplementedError
 
 
 class PartialFenchelYoungLoss(_Loss):
@@ -185,9 +187,17 @@ class ConnectivityLoss(_Loss):
             strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+        known, similarity = self._constraints(embeddings, labels), self.similarities(embeddings)
+        problem = losses._prepare(similarity, self._n_clusters(embeddings), known, self.strict)
+        checked = perturbed.check_draws(similarity, **draws)
+        return losses._connectivity_loss(problem, checked, self.reduction, distributed.connectivity)
+
 
 class PerturbedClustering(_Perturbed):
     """A layer: embeddings (..., n, d) → soft connectivity (..., n, n), differentiable; arguments as above.
+
+    With ``gather=True`` constraints are those of all ranks' rows, the same on all ranks.
 
     >>> layer = PerturbedClustering(n_clusters=2, seed=0)
     >>> layer(torch.tensor([[0.0], [0.1], [1.0]]))[0].tolist()
@@ -196,7 +206,11 @@ class PerturbedClustering(_Perturbed):
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
         if self._gathers():
-            embeddings = self._of_all_ranks(embeddings)
+            similarity = self.similarities(self._of_all_ranks(embeddings)[0])
+            draws = perturbed.check_draws(similarity, **self._draws(embeddings))
+            problem = prepare(similarity, self.n_clusters, constraints)
+            soft = distributed.connectivity(problem, draws, must_link_first=self.must_link_first)
+            return problem.unflatten(soft)
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),
