@@ -193,6 +193,8 @@ def one_step(rank, ranks, device):
             expected_gradient = torch.autograd.grad(expected, whole)[0][mine] * ranks
             assert expected_gradient.abs().sum() > 0
             torch.testing.assert_close(torch.autograd.grad(found, local)[0], expected_gradient, rtol=1e-4, atol=1e-4)
+        known = dc.Constraints.from_labels(labels)  # of all rows
+        torch.testing.assert_close(gathering(local, known), plain(whole, known))
     layers = [dc.nn.PerturbedClustering(4, n_draws=10, seed=3, gather=g).to(device) for g in (False, True)]
     layers[1]._gathers = lambda: True
     assert torch.equal(layers[1](rows[mine]), layers[0](rows))

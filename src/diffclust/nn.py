@@ -76,6 +76,10 @@ class _Perturbed(nn.Module):
     def _gathers(self) -> bool:
         return self.gather and distributed.n_ranks() > 1
 
+    def gathered(self, embeddings: Tensor) -> Tensor:
+        """The embeddings of all ranks with ``gather=True``, else those given."""
+        return self._of_all_ranks(embeddings)[0] if self._gathers() else embeddings
+
     def _of_all_ranks(self, embeddings: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
@@ -126,15 +130,16 @@ class _Loss(_Perturbed):
         if not self._gathers():
             return self._loss(embeddings, labels, self._draws(embeddings))
         if isinstance(labels, Constraints):
-            raise TypeError("gather=True needs labels as a tensor: constraints of other ranks are not gathered.")
-        embeddings, all_labels = self._of_all_ranks(embeddings, labels)
-        assert all_labels is not None
-        return self._loss_over_ranks(embeddings, all_labels, self._draws(embeddings))
+            embeddings, known = self.gathered(embeddings), labels
+        else:
+            embeddings, gathered = self._of_all_ranks(embeddings, labels)
+            known = Constraints.from_labels(gathered)
+        return self._loss_over_ranks(embeddings, known, self._draws(embeddings))
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
 
@@ -152,7 +157,9 @@ class PartialFenchelYoungLoss(_Loss):
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
         gather: one loss over the batches of all ranks of ``torch.distributed``, the same for any number of them; each
-            rank solves a share of the draws. See :mod:`diffclust.distributed` about gradients. No effect on one rank.
+            rank solves a share of the draws. Labels are those of a rank's own rows; :class:`Constraints`, and they
+            only, are those of the rows of all ranks. See :mod:`diffclust.distributed` about gradients. No effect on one
+            rank.
 
     Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
 
@@ -168,13 +175,13 @@ class PartialFenchelYoungLoss(_Loss):
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
+    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = distributed.share_of_draws(self.n_draws, in_pairs=self.antithetic)
         if count == 0:
             local = embeddings[:0].sum()
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
-            local = self._loss(embeddings, labels, own)
+            local = self._loss(embeddings, known, own)
         return distributed.mean_over_ranks(local, count / self.n_draws)
 
 
@@ -187,8 +194,9 @@ class ConnectivityLoss(_Loss):
             strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor, draws: dict[str, Any]) -> Tensor:
-        known, similarity = self._constraints(embeddings, labels), self.similarities(embeddings)
+    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
+        similarity = self.similarities(embeddings)
+        known = self._constraints(embeddings, known)
         problem = losses._prepare(similarity, self._n_clusters(embeddings), known, self.strict)
         checked = perturbed.check_draws(similarity, **draws)
         return losses._connectivity_loss(problem, checked, self.reduction, distributed.connectivity)
