@@ -1,8 +1,7 @@
 """One clustering over the batches of all ranks: real processes, the same numbers for any number of them."""
 
 import multiprocessing
-import os
-import socket
+import tempfile
 
 import pytest
 
@@ -26,18 +25,16 @@ multiprocessing.set_forkserver_preload(["torch.distributed.fsdp", "torch._dynamo
 
 def on_ranks(ranks, work, *arguments, backend="gloo"):
     """Run ``work(rank, ranks, *arguments)`` in a process for each rank."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.start_processes(_work, (ranks, port, backend, work, arguments), nprocs=ranks, start_method="forkserver")
+    with tempfile.TemporaryDirectory() as folder:
+        start = (ranks, f"file://{folder}/ranks", backend, work, arguments)
+        mp.start_processes(_work, start, nprocs=ranks, start_method="forkserver")
 
 
-def _work(rank, ranks, port, backend, work, arguments):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def _work(rank, ranks, meeting, backend, work, arguments):
     torch.set_num_threads(1)
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    dist.init_process_group(backend, rank=rank, world_size=ranks)
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks)
     work(rank, ranks, *arguments)
     dist.destroy_process_group()
 
