@@ -20,23 +20,33 @@ from diffclust import distributed  # noqa: E402
 N, STEPS = 24, 8
 
 # Ranks are forked from a process that has imported these and done nothing else: seconds less than a fresh start.
-multiprocessing.set_forkserver_preload(["torch.distributed.fsdp", "torch._dynamo", "diffclust.nn"])
+PRELOADED = (
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "diffclust.nn",
+    "diffclust.solvers.cpu",
+)
+multiprocessing.set_forkserver_preload([*PRELOADED])
 
 
 def on_ranks(ranks, work, *arguments, backend="gloo"):
-    """Run ``work(rank, ranks, *arguments)`` in a process for each rank."""
+    """Run ``work(rank, ranks, *arguments)`` in a process for each rank; for several numbers of ranks one by one."""
+    numbers = (ranks,) if isinstance(ranks, int) else tuple(ranks)
     with tempfile.TemporaryDirectory() as folder:
-        start = (ranks, f"file://{folder}/ranks", backend, work, arguments)
-        mp.start_processes(_work, start, nprocs=ranks, start_method="forkserver")
+        start = (numbers, folder, backend, work, arguments)
+        mp.start_processes(_work, start, nprocs=max(numbers), start_method="forkserver")
 
 
-def _work(rank, ranks, meeting, backend, work, arguments):
+def _work(rank, numbers, folder, backend, work, arguments):
     torch.set_num_threads(1)
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks)
-    work(rank, ranks, *arguments)
-    dist.destroy_process_group()
+    for ranks in numbers:
+        if rank < ranks:
+            dist.init_process_group(backend, init_method=f"file://{folder}/{ranks}", rank=rank, world_size=ranks)
+            work(rank, ranks, *arguments)
+            dist.destroy_process_group()
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -150,8 +160,7 @@ def train_all(rank, ranks, folder):
 
 
 def test_training_is_the_same_for_any_number_of_ranks(tmp_path):
-    for ranks in CASES:
-        on_ranks(ranks, train_all, str(tmp_path))
+    on_ranks(CASES, train_all, str(tmp_path))
     expected = {kind: torch.load(tmp_path / f"1-{position}.pt") for position, (kind, *_) in enumerate(CASES[1])}
     for ranks, cases in CASES.items():
         for position, (kind, *rest) in enumerate(cases):
@@ -174,32 +183,40 @@ def test_without_ranks_gather_changes_nothing():
 # One step, on gloo and on NCCL
 
 
-def one_step(rank, ranks, device):
-    """The loss is that of all rows in one process, and the gradient of a row as many times its gradient there as
-    there are ranks, with the communication forced where there is one rank only."""
-    torch.manual_seed(0)
+def one_step(rank, ranks, device, group_size=None):
+    """In each group the loss is that of its rows in one process, and the gradient of a row as many times its gradient
+    there as the group has ranks. The communication is forced where there is one rank only."""
+    group_size = group_size or ranks
+    groups = [dist.new_group([*range(start, start + group_size)]) for start in range(0, ranks, group_size)]
+    group, place = groups[rank // group_size], rank % group_size
+    torch.manual_seed(rank // group_size)
     rows, labels = torch.randn(N, 3, device=device), torch.randint(-1, 4, (N,), device=device)
-    mine = slice(rank * N // ranks, (rank + 1) * N // ranks)
-    for kind in (dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss):
-        plain, gathering = (kind(4, n_draws=10, epsilon=0.3, seed=3, gather=g).to(device) for g in (False, True))
+    mine = slice(place * N // group_size, (place + 1) * N // group_size)
+
+    def pair(kind):
+        gather = True if group_size == ranks else group
+        plain, gathering = (kind(4, n_draws=10, epsilon=0.3, seed=3, gather=g).to(device) for g in (False, gather))
         gathering._gathers = lambda: True
+        return plain, gathering
+
+    for kind in (dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss):
+        plain, gathering = pair(kind)
         whole, local = rows.clone().requires_grad_(), rows[mine].clone().requires_grad_()
         for _ in range(2):
             expected, found = plain(whole, labels), gathering(local, labels[mine])
             torch.testing.assert_close(found, expected)
-            expected_gradient = torch.autograd.grad(expected, whole)[0][mine] * ranks
+            expected_gradient = torch.autograd.grad(expected, whole)[0][mine] * group_size
             assert expected_gradient.abs().sum() > 0
             torch.testing.assert_close(torch.autograd.grad(found, local)[0], expected_gradient, rtol=1e-4, atol=1e-4)
         known = dc.Constraints.from_labels(labels)  # of all rows
         torch.testing.assert_close(gathering(local, known), plain(whole, known))
-    layers = [dc.nn.PerturbedClustering(4, n_draws=10, seed=3, gather=g).to(device) for g in (False, True)]
-    layers[1]._gathers = lambda: True
-    assert torch.equal(layers[1](rows[mine]), layers[0](rows))
+    plain, gathering = pair(dc.nn.PerturbedClustering)
+    assert torch.equal(gathering(rows[mine]), plain(rows))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_step_on_gloo(ranks):
-    on_ranks(ranks, one_step, "cpu")
+@pytest.mark.parametrize(("ranks", "group_size"), [(1, 1), (2, 2), (4, 2)])
+def test_a_step_on_gloo(ranks, group_size):
+    on_ranks(ranks, one_step, "cpu", group_size)
 
 
 @pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs a GPU and NCCL")

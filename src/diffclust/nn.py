@@ -7,6 +7,7 @@ training mode only: evaluation is repeatable and does not disturb training.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,7 @@ class _Perturbed(nn.Module):
         self, n_clusters: int, *, epsilon: float = 0.1, n_draws: int = 100, noise: str = "normal",
         similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", reachability: int | None = None,
         standardize: bool = True, must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
-        gather: bool = False,
+        gather: Any = False,
     ) -> None:  # fmt: skip
         super().__init__()
         if isinstance(n_clusters, bool) or not isinstance(n_clusters, int):
@@ -74,7 +75,11 @@ class _Perturbed(nn.Module):
         return similarities.standardize(result) if self.standardize else result
 
     def _gathers(self) -> bool:
-        return self.gather and distributed.n_ranks() > 1
+        return bool(self.gather) and distributed.n_ranks(self._group()) > 1
+
+    def _group(self) -> Any:
+        """A process group, or None for all ranks."""
+        return None if self.gather is True else self.gather
 
     def gathered(self, embeddings: Tensor) -> Tensor:
         """The embeddings of all ranks with ``gather=True``, else those given."""
@@ -84,8 +89,8 @@ class _Perturbed(nn.Module):
         """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
-        sizes = distributed.agree(embeddings, labels, self.noise_seed, self.noise_counter)
-        return distributed.gather_rows(embeddings, labels, sizes)
+        sizes = distributed.agree(embeddings, labels, self.noise_seed, self.noise_counter, group=self._group())
+        return distributed.gather_rows(embeddings, labels, sizes, self._group())
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
         """Arguments that say which noise, and a step along the stream."""
@@ -156,10 +161,10 @@ class PartialFenchelYoungLoss(_Loss):
         seed: of the noise; None draws one from torch's global generator, now.
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
-        gather: one loss over the batches of all ranks of ``torch.distributed``, the same for any number of them; each
-            rank solves a share of the draws. Labels are those of a rank's own rows; :class:`Constraints`, and they
-            only, are those of the rows of all ranks. See :mod:`diffclust.distributed` about gradients. No effect on one
-            rank.
+        gather: True for one loss over the batches of all ranks of ``torch.distributed``, the same for any number of
+            them, or a process group for one loss in each group; each rank solves a share of the draws. Labels are those
+            of a rank's own rows; :class:`Constraints`, and they only, are those of the rows of all ranks. See
+            :mod:`diffclust.distributed` about gradients. No effect on one rank.
 
     Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
 
@@ -176,13 +181,13 @@ class PartialFenchelYoungLoss(_Loss):
         )  # fmt: skip
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
-        start, count = distributed.share_of_draws(self.n_draws, in_pairs=self.antithetic)
+        start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
             local = embeddings[:0].sum()
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
             local = self._loss(embeddings, known, own)
-        return distributed.mean_over_ranks(local, count / self.n_draws)
+        return distributed.mean_over_ranks(local, count / self.n_draws, self._group())
 
 
 class ConnectivityLoss(_Loss):
@@ -199,7 +204,8 @@ class ConnectivityLoss(_Loss):
         known = self._constraints(embeddings, known)
         problem = losses._prepare(similarity, self._n_clusters(embeddings), known, self.strict)
         checked = perturbed.check_draws(similarity, **draws)
-        return losses._connectivity_loss(problem, checked, self.reduction, distributed.connectivity)
+        over_ranks = functools.partial(distributed.connectivity, group=self._group())
+        return losses._connectivity_loss(problem, checked, self.reduction, over_ranks)
 
 
 class PerturbedClustering(_Perturbed):
@@ -217,7 +223,7 @@ class PerturbedClustering(_Perturbed):
             similarity = self.similarities(self._of_all_ranks(embeddings)[0])
             draws = perturbed.check_draws(similarity, **self._draws(embeddings))
             problem = prepare(similarity, self.n_clusters, constraints)
-            soft = distributed.connectivity(problem, draws, must_link_first=self.must_link_first)
+            soft = distributed.connectivity(problem, draws, must_link_first=self.must_link_first, group=self._group())
             return problem.unflatten(soft)
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
