@@ -1,11 +1,12 @@
 """Many independent runs of a recipe over a grid of settings, on this machine or as a Slurm job array.
 
     python -m experiments.sweep mnist --grid n_labels=100,1000 --grid withheld=0,3 --jobs 2
-    python -m experiments.sweep mnist --grid n_labels=100,1000 --engine slurm --partition gpu --gpus 1 --hours 4
+    python -m experiments.sweep mnist --grid n_labels=100,1000 --engine slurm --partition gpu --gpus 1 -- --tiny
 
 Each point of the grid is one ``python -m experiments run NAME --set ... --out FOLDER`` in a folder of its own. The same
 command again does what is left: a folder with ``numbers.json`` is finished, one with ``settings.json`` is gone on with.
-What failed is listed at the end with its log, and the exit status is 1. Slurm needs ``pip install submitit``.
+What stands behind ``--`` is for every run. What failed is listed at the end with its log, and the exit status is 1.
+Slurm needs ``pip install submitit``.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     parser.add_argument("--gpus", type=int, default=0, help="of a Slurm job (default: 0)")
     parser.add_argument("--cpus", type=int, default=4, help="of a Slurm job (default: 4)")
     parser.add_argument("--hours", type=float, default=12, help="of a Slurm job at most (default: 12)")
-    parser.add_argument("--command", default=command, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    end = words.index("--") if "--" in words else len(words)
+    given, of_each = parser.parse_args(words[:end]), words[end + 1 :]
     out = given.out or Path("runs", f"{given.name}-sweep")
 
     commands = {}
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
         folder = folder_of(out, point)
         settings = [word for part in point for word in ("--set", part)]
         seeds = ["--seeds", given.seeds] if given.seeds else []
-        commands[folder] = [*shlex.split(given.command), given.name, *seeds, *settings, "--out", str(folder)]
+        commands[folder] = [*shlex.split(command), given.name, *seeds, *settings, "--out", str(folder), *of_each]
     left = {folder: words for folder, words in commands.items() if not is_finished(folder)}
     print(f"{len(commands)} runs, {len(commands) - len(left)} finished before", flush=True)
     failed = []

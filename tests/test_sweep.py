@@ -30,11 +30,11 @@ def arguments(tmp_path, *more):
 
 
 def test_a_grid(tmp_path, command, capsys):
-    assert sweep.main(arguments(tmp_path, "--jobs", "2"), command) == 1
+    assert sweep.main(arguments(tmp_path, "--jobs", "2", "--", "--tiny"), command) == 1
     runs = tmp_path / "runs"
     assert {path.name for path in runs.iterdir()} == {"a=1-b=1", "a=1-b=2", "a=x-b=1", "a=x-b=2"}
     assert json.loads((runs / "a=x-b=1" / "numbers.json").read_text()) == [
-        "toy", "--seeds", "0,1", "--set", "a=x", "--set", "b=1", "--out", str(runs / "a=x-b=1"),
+        "toy", "--seeds", "0,1", "--set", "a=x", "--set", "b=1", "--out", str(runs / "a=x-b=1"), "--tiny",
     ]  # fmt: skip
     said = capsys.readouterr().out
     assert "2 of 4 runs failed" in said
