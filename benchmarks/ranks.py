@@ -68,7 +68,7 @@ def check(rank: int, ranks: int, points: torch.Tensor, labels: torch.Tensor, min
 
 
 def step_in_parts(local: torch.Tensor, labels: torch.Tensor, loss: Any) -> list[float]:
-    """Seconds of a step's parts; a barrier before each, so that none waits for another's end."""
+    """Seconds of a step's parts, each after a barrier, so that none waits for others; and the processor's in solving."""
     times = []
 
     def part(work: Any) -> Any:
@@ -89,9 +89,11 @@ def step_in_parts(local: torch.Tensor, labels: torch.Tensor, loss: Any) -> list[
         value = loss._loss(leaf, known, own)
         return value.detach(), torch.autograd.grad(value, leaf)[0]
 
+    busy = time.process_time()
     value, gradient = part(solve)
+    busy = time.process_time() - busy
     part(lambda: (distributed.mean_over_ranks(value, 1.0), torch.autograd.grad(rows, local, gradient)))
-    return times
+    return [*times, busy]
 
 
 def work(rank: int, ranks: int, meeting: str, sizes: list[int], seconds: float, results: Any) -> None:
@@ -133,17 +135,17 @@ def measured(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for ranks in arguments.ranks:
         sizes = sorted({*arguments.points, per_rank * ranks})
-        for n, (whole, *parts) in measure(ranks, sizes, arguments.seconds).items():
-            rows.append({"ranks": ranks, "n": n, "seconds": whole, **dict(zip(PARTS, parts, strict=True))})
-            rows[-1]["oversubscribed"] = ranks > cores
+        for n, times in measure(ranks, sizes, arguments.seconds).items():
+            named = dict(zip(("seconds", *PARTS, "busy"), times, strict=True))
+            rows.append({"ranks": ranks, "n": n, **named, "oversubscribed": ranks > cores})
     one = {row["n"]: row["seconds"] for row in rows if row["ranks"] == 1}
 
     def line(row: dict[str, Any], base: float, linear: float) -> list[str]:
         mark = "*" if row["oversubscribed"] else ""
-        times = [f"{row[name] * 1e3:.2f} ms" for name in ("seconds", *PARTS)]
+        times = [f"{row[name] * 1e3:.2f} ms" for name in ("seconds", *PARTS, "busy")]
         return [f"{row['ranks']}{mark}", str(row["n"]), *times, f"{base / row['seconds'] * linear:.2f}"]
 
-    heads = ["ranks", "n", "step", *PARTS]
+    heads = ["ranks", "n", "step", *PARTS, "solve, processor time"]
     print(f"\nmeasured: {cores} cores, one thread a rank; * more ranks than cores. Answers equal those of one process.")
     for n in arguments.points:
         table([*heads, "speed-up"], [line(row, one[n], 1) for row in rows if row["n"] == n])
@@ -284,7 +286,9 @@ def plot(rows: list[dict[str, Any]], largest: int, gpu: Times, path: Path) -> No
                     color=colour, label=name)  # fmt: skip
         bottom += height
     axes[0].set(
-        title=f"measured: gloo, two cores, n = {largest}", xlabel="ranks (* more than cores)", ylabel="ms a step"
+        title=f"measured: gloo, one thread a rank, n = {largest}",
+        xlabel="ranks (* more than cores)",
+        ylabel="ms a step",
     )
     axes[0].legend(frameon=False)
 
@@ -313,6 +317,8 @@ def plot(rows: list[dict[str, Any]], largest: int, gpu: Times, path: Path) -> No
     axes[2].legend(frameon=False, fontsize=8)
     for axis in axes[1:]:
         axis.grid(alpha=0.3, which="major")
+        axis.set_xticks([1, 8, 64, 1024], ["1", "8", "64", "1,024"])
+        axis.minorticks_off()
     figure.savefig(path, dpi=110)
 
 
