@@ -68,7 +68,7 @@ def check(rank: int, ranks: int, points: torch.Tensor, labels: torch.Tensor, min
 
 
 def step_in_parts(local: torch.Tensor, labels: torch.Tensor, loss: Any) -> list[float]:
-    """Seconds of a step's parts, each after a barrier, so that none waits for others; and the processor's in solving."""
+    """Seconds of a step's parts, each after a barrier: none waits for another. And the processor's in solving."""
     times = []
 
     def part(work: Any) -> Any:
@@ -181,6 +181,7 @@ H200 = {
 NODE, NVLINK, INFINIBAND = 8, 450e9, 50e9  # GPUs of a node; bytes a second and GPU, in one direction
 HOP = {True: 5e-6, False: 20e-6}  # latency of a collective, times log2 of the ranks: inside a node, between nodes
 FLOATS, MEMORY = 50e12, 4e12  # float32 operations and bytes of memory a second, reached
+LARGEST = 50_000  # points: their 14 n² floats (results/README.md) fill the memory of a GPU
 FULL = 66  # draws that fill the GPU once: two solves each, 132 multiprocessors
 LAUNCHES, REACHED = 2e-3, 300e12  # seconds of some 500 kernels that have nothing to do; FLOP/s in half precision
 NETWORKS = {  # forward and backward: seconds a step, seconds a row. The numbers are multiply-adds of a forward pass.
@@ -235,7 +236,7 @@ def traffic(n: float, d: int, ranks: int) -> dict[str, tuple[float, float]]:
 
 def break_even(network: tuple[float, float], n_draws: int, ranks: int, gpu: Times) -> float:
     """The largest batch over all ranks in which the loss takes no longer than the network; NaN if there is none."""
-    for n in np.geomspace(2**20, 64, 2000):
+    for n in np.geomspace(LARGEST, 64, 2000):
         loss = solve_seconds(n, n_draws, ranks, gpu) + similarity_seconds(n, MODEL_DIMENSION)
         loss += sum(seconds for _, seconds in traffic(n, MODEL_DIMENSION, ranks).values())
         if loss <= network[0] + network[1] * n / ranks:
@@ -257,11 +258,15 @@ def modelled(gpu: Times) -> None:
             rows.append([str(ranks), *megabytes, *(f"{t * 1e3:.2f}" for t in (talk, *compute, *networks))])
         print(f"\nn = {n}, milliseconds a step and rank")
         table(["GPUs", "gather MB", "backward MB", "talk", "solve", "similarity", *NETWORKS], rows)
+
+    def said(n: float) -> str:
+        return "none" if math.isnan(n) else f"{n:,.0f}" if n < LARGEST else f"{n:,.0f} (memory)"
+
     print("\nbatch over all ranks at which the loss takes as long as the network")
     table(
         ["GPUs", *NETWORKS, "draws for the time of 66"],
         [
-            [str(r), *(f"{break_even(network, DRAWS, r, gpu):,.0f}" for network in NETWORKS.values()), f"{FULL * r:,}"]
+            [str(r), *(said(break_even(network, DRAWS, r, gpu)) for network in NETWORKS.values()), f"{FULL * r:,}"]
             for r in RANKS
         ],
     )
