@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from diffclust.bindings import torch as binding
 from diffclust.perturbed import score_weights
@@ -123,6 +124,7 @@ class _Gathered(torch.autograd.Function):
         return rows
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
         sizes, longest = ctx.sizes, max(ctx.sizes)
         parts = torch.cat([_padded(part, longest) for part in cotangent.split(sizes)])
@@ -201,17 +203,17 @@ class _SharedConnectivity(torch.autograd.Function):
         return total / n_draws
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
         trees, seed, first_draw = ctx.saved_tensors
-        with torch.no_grad():  # no second derivatives
-            total = cotangent.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
-            products = total.new_zeros((len(total), ctx.n_draws))
-            if trees.shape[1]:
-                products[:, ctx.own] = binding.connectivity_products(total, trees)
-            dist.all_reduce(products, group=ctx.group)  # the baseline is the mean over all draws
-            weights = score_weights(products, ctx.epsilon, ctx.antithetic)[:, ctx.own].contiguous()
-            gradient = torch.zeros_like(total)
-            if trees.shape[1]:
-                gradient = binding.noise_sum(weights, total.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
+        total = cotangent.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
+        products = total.new_zeros((len(total), ctx.n_draws))
+        if trees.shape[1]:
+            products[:, ctx.own] = binding.connectivity_products(total, trees)
+        dist.all_reduce(products, group=ctx.group)  # the baseline is the mean over all draws
+        weights = score_weights(products, ctx.epsilon, ctx.antithetic)[:, ctx.own].contiguous()
+        gradient = torch.zeros_like(total)
+        if trees.shape[1]:
+            gradient = binding.noise_sum(weights, total.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
         return None, gradient, *[None] * 10
