@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+
 from experiments import sweep
 
 # Stands for `python -m experiments run`: writes what a finished run has, and fails at b=2.
