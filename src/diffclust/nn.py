@@ -145,7 +145,8 @@ class _Loss(_Perturbed):
         raise NotImplementedError
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
-        raise NotImplementedError
+        """All ranks do the same with all draws; a loss whose draws can be shared does better."""
+        return self._loss(embeddings, known, draws)
 
 
 class PartialFenchelYoungLoss(_Loss):
