@@ -59,7 +59,7 @@ def make_loss(gather: bool) -> dc.nn.PartialFenchelYoungLoss:
     return loss.eval()  # the same draws in every step
 
 
-def check(rank: int, ranks: int, points: torch.Tensor, labels: torch.Tensor, mine: slice) -> None:
+def check(ranks: int, points: torch.Tensor, labels: torch.Tensor, mine: slice) -> None:
     whole, local = points.clone().requires_grad_(), points[mine].clone().requires_grad_()
     expected, found = make_loss(False)(whole, labels), make_loss(True)(local, labels[mine])
     gradient = torch.autograd.grad(expected, whole)[0][mine] * ranks  # which DistributedDataParallel divides by
@@ -102,7 +102,7 @@ def work(rank: int, ranks: int, meeting: str, sizes: list[int], seconds: float, 
     for n in sizes:
         points, labels = make_rows(n)
         mine = slice(rank * n // ranks, (rank + 1) * n // ranks)
-        check(rank, ranks, points, labels, mine)
+        check(ranks, points, labels, mine)
         local, known, loss = points[mine].clone().requires_grad_(), labels[mine], make_loss(True)
         # All ranks must take equally many steps.
         start = time.perf_counter()
@@ -138,20 +138,24 @@ def measured(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for n, times in measure(ranks, sizes, arguments.seconds).items():
             named = dict(zip(("seconds", *PARTS, "busy"), times, strict=True))
             rows.append({"ranks": ranks, "n": n, **named, "oversubscribed": ranks > cores})
-    one = {row["n"]: row["seconds"] for row in rows if row["ranks"] == 1}
+    one = {row["n"]: row for row in rows if row["ranks"] == 1}
 
-    def line(row: dict[str, Any], base: float, linear: float) -> list[str]:
+    def line(row: dict[str, Any], base: dict[str, Any], linear: float) -> list[str]:
         mark = "*" if row["oversubscribed"] else ""
         times = [f"{row[name] * 1e3:.2f} ms" for name in ("seconds", *PARTS, "busy")]
-        return [f"{row['ranks']}{mark}", str(row["n"]), *times, f"{base / row['seconds'] * linear:.2f}"]
+        ratios = [f"{base[name] / row[name] * linear:.2f}" for name in ("seconds", "busy")]
+        return [f"{row['ranks']}{mark}", str(row["n"]), *times, *ratios]
 
     heads = ["ranks", "n", "step", *PARTS, "solve, processor time"]
     print(f"\nmeasured: {cores} cores, one thread a rank; * more ranks than cores. Answers equal those of one process.")
     for n in arguments.points:
-        table([*heads, "speed-up"], [line(row, one[n], 1) for row in rows if row["n"] == n])
+        table([*heads, "speed-up, step", "processor time"], [line(row, one[n], 1) for row in rows if row["n"] == n])
     weak = [row for row in rows if row["n"] == per_rank * row["ranks"]]
     # n doubles with the ranks, pairs quadruple, so that the work of a rank doubles.
-    table([*heads, "rows a second, to one rank"], [line(row, one[per_rank], row["ranks"]) for row in weak])
+    table(
+        [*heads, "rows a second to one rank's", "processor time"],
+        [line(row, one[per_rank], row["ranks"]) for row in weak],
+    )
     return rows
 
 
@@ -285,10 +289,11 @@ def plot(rows: list[dict[str, Any]], largest: int, gpu: Times, path: Path) -> No
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.9), constrained_layout=True)
     strong = [row for row in rows if row["n"] == largest]
     bottom = np.zeros(len(strong))
-    for name, colour in zip(PARTS, (orange, blue, green), strict=True):
+    names = {"gather": ("gather", orange), "busy": ("solve, processor time", blue), "reduce": ("reduce", green)}
+    for name, (label, colour) in names.items():
         height = np.array([row[name] for row in strong]) * 1e3
         axes[0].bar([f"{row['ranks']}{'*' if row['oversubscribed'] else ''}" for row in strong], height, bottom=bottom,
-                    color=colour, label=name)  # fmt: skip
+                    color=colour, label=label)  # fmt: skip
         bottom += height
     axes[0].set(
         title=f"measured: gloo, one thread a rank, n = {largest}",
