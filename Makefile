@@ -16,6 +16,7 @@ test: lint types $(VENV)/.dev  ## lint, type check, every test
 test-gpu:  ## the GPU solvers on a real GPU, with the Python that has torch and JAX for it: make test-gpu PYTHON=...
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_cuda.py tests/test_torch_cuda.py
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_jax.py tests/test_jax_solver.py
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_distributed.py -k nccl
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
 """The examples run, and show what they say."""
 
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,7 +47,19 @@ def test_soft_connectivity():
     assert sum(confused[-5:]) / 5 < 0.05
 
 
+def test_many_ranks_under_torchrun():
+    losses = load("many_ranks")(n_steps=21)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run([*launcher, EXAMPLES / "many_ranks.py"], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    found = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", result.stdout)}
+    assert {step: found[step] for step in (0, 10, 20)} == pytest.approx({s: losses[s] for s in (0, 10, 20)}, rel=1e-3)
+    assert losses[20] < 0.6 * losses[0]
+
+
 def test_every_example_is_tested():
-    tested = {"two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity", "jax_digits"}
+    tested = {
+        "two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity", "jax_digits", "many_ranks",
+    }  # fmt: skip
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
     assert "matplotlib" in sys.modules

@@ -1,50 +1,158 @@
-"""One loss over the batches of all ranks, on ``torch.distributed``.
+"""One clustering over the batches of all ranks, on ``torch.distributed``.
 
-Every rank gets the embeddings of all (O(n d) numbers travel) and solves its share of the draws; the mean over all draws
-is summed up (one number). Noise does not travel: it is a function of the draw's number.
+Every rank gets the rows of all and solves its share of the draws. Noise does not travel: it is a function of the draw's
+number. With n rows of d numbers on R ranks a step is four collectives:
 
-**Gradients.** DistributedDataParallel averages the gradients of the parameters over ranks. So that this average is the
-gradient of the one loss, a rank's share counts as many times as there are ranks: no rank divides by their number.
-Without DistributedDataParallel, average the gradients of the parameters in the same way.
+1. ``agree``: each rank's number of rows, and rank 0's place in the stream of noise, 5 R integers. Numbers of rows may
+   differ, so the host reads them: the one point where it waits for a GPU (and why a CUDA graph cannot hold a step).
+2. ``gather_rows``: embeddings and labels, n (d + 1) numbers.
+3. ``mean_over_ranks``: the loss, one number.
+4. backward of ``gather_rows``: each rank gets the sum of the gradients of its own rows, n d numbers.
+
+A soft connectivity (``connectivity``) is n² numbers in place of 3, and n² and one for each draw in its backward.
+Nothing grows with the number of draws times n.
+
+**Gradients.** DistributedDataParallel and FSDP (``fully_shard``) average the gradients of the parameters over ranks. So
+that this average is the gradient of the one loss, a rank's share counts as many times as there are ranks: no rank
+divides by their number. Without them, average the gradients of the parameters in the same way.
+
+**Groups.** All functions take a process group in place of all ranks. With one clustering in each group, the average
+over all ranks is the gradient of the mean of the groups' losses.
+
+**torch.compile.** The functions that communicate run as they are, between the compiled parts of a graph.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from diffclust.bindings import torch as binding
+from diffclust.perturbed import score_weights
+
+if TYPE_CHECKING:
+    from diffclust.noise import Draws
+    from diffclust.problems import Problem
+
+# The second names are those of torch before 2.13, deprecated since.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or getattr(dist, "reduce_scatter_tensor", None)
 
 
-def n_ranks() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+def n_ranks(group: Any = None) -> int:
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
-def gather_rows(local: Tensor) -> Tensor:
-    """The rows (n, ...) of all ranks, in the order of ranks; differentiable. Numbers of rows may differ, and be 0."""
-    sizes = torch.zeros(n_ranks(), dtype=torch.int64, device=local.device)
-    sizes[dist.get_rank()] = len(local)
-    dist.all_reduce(sizes)
-    return _GatherRows.apply(local, sizes.tolist())
+# ------------------------------------------------------------------------------------------------------------------
+# Rows
 
 
-class _GatherRows(torch.autograd.Function):
+@torch.compiler.disable
+def agree(embeddings: Tensor, labels: Tensor | None, *place: Tensor, group: Any = None) -> list[int]:
+    """The number of rows of each rank; ``place``, integers that say where in the stream of noise, become the first's.
+
+    What does not fit is an error on all ranks: none is left waiting for one that stopped.
+    """
+    n_labels = len(embeddings) if labels is None else len(labels)
+    shape = torch.tensor([len(embeddings), n_labels, embeddings.shape[1] * embeddings.element_size()])
+    own = torch.cat([shape.to(embeddings.device), *(p.detach().reshape(1).to(embeddings.device) for p in place)])
+    table = own.new_empty((n_ranks(group), len(own)))
+    _all_gather(table.flatten(), own, group=group)
+    for number, value in enumerate(place):
+        value.copy_(table[0, len(shape) + number])
+    sizes, labelled, width = table[:, : len(shape)].T.tolist()
+    for rank in range(len(sizes)):
+        if labelled[rank] != sizes[rank]:
+            raise ValueError(f"On rank {rank} labels are for {labelled[rank]} points, embeddings are {sizes[rank]}.")
+        if width[rank] != width[0]:
+            raise ValueError(
+                f"A row of embeddings has {width[rank]} bytes on rank {rank}, {width[0]} on rank 0: all ranks must "
+                "have the same dimension and dtype."
+            )
+    return sizes
+
+
+@torch.compiler.disable
+def gather_rows(
+    embeddings: Tensor, labels: Tensor | None = None, sizes: list[int] | None = None, group: Any = None
+) -> tuple[Tensor, Tensor | None]:
+    """Embeddings (n, d) and integer labels (n,) of all ranks, in the order of ranks; differentiable.
+
+    ``sizes``, from :func:`agree`, may differ and be 0.
+    """
+    sizes = agree(embeddings, labels, group=group) if sizes is None else sizes
+    packed = _bytes(embeddings)
+    if labels is not None:  # in one go with the embeddings: a collective costs its latency, a label 8 bytes
+        packed = torch.cat([packed, _bytes(labels[:, None].to(embeddings.device, torch.int64))], 1)
+    packed = _gather(packed, sizes, group)
+    width = packed.shape[1] - (0 if labels is None else 8)
+    rows = packed[:, :width].contiguous().view(embeddings.dtype)
+    all_labels = None if labels is None else packed[:, width:].contiguous().view(torch.int64)[:, 0]
+    return _Gathered.apply(embeddings, rows, sizes, group), all_labels
+
+
+def _bytes(rows: Tensor) -> Tensor:
+    return rows.detach().contiguous().view(torch.uint8)
+
+
+def _gather(local: Tensor, sizes: list[int], group: Any) -> Tensor:
+    padded = _padded(local, max(sizes))
+    gathered = padded.new_empty((len(sizes), *padded.shape))
+    _all_gather(gathered.flatten(0, 1), padded, group=group)
+    if min(sizes) == max(sizes):
+        return gathered.flatten(0, 1)
+    return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
+
+
+def _padded(rows: Tensor, size: int) -> Tensor:
+    """With rows of zeros at the end: collectives are fastest where all ranks have equally many."""
+    if len(rows) == size:
+        return rows.contiguous()
+    return torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
+
+
+class _Gathered(torch.autograd.Function):
+    """The rows of all ranks, as the own ones' function."""
+
     @staticmethod
-    def forward(ctx: Any, local: Tensor, sizes: list[int]) -> Tensor:
-        rank = dist.get_rank()
-        ctx.start, ctx.stop = sum(sizes[:rank]), sum(sizes[: rank + 1])
-        padded = local.new_zeros((max(sizes), *local.shape[1:]))
-        padded[: len(local)] = local
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+    def forward(ctx: Any, local: Tensor, rows: Tensor, sizes: list[int], group: Any) -> Tensor:
+        ctx.sizes, ctx.group = sizes, group
+        return rows
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        total = cotangent.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total[ctx.start : ctx.stop], None
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        sizes, longest = ctx.sizes, max(ctx.sizes)
+        parts = torch.cat([_padded(part, longest) for part in cotangent.split(sizes)])
+        own = parts.new_empty((longest, *parts.shape[1:]))
+        _reduce_scatter(own, parts, group=ctx.group)
+        return own[: sizes[dist.get_rank(ctx.group)]], None, None, None
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Draws
+
+
+def share_of_draws(n_draws: int, in_pairs: bool = False, group: Any = None) -> tuple[int, int]:
+    """First and number of the draws that this rank solves, as equal as can be; antithetic ones stay in pairs."""
+    rank, ranks, unit = dist.get_rank(group), n_ranks(group), 2 if in_pairs else 1
+    start, stop = ((r * (n_draws // unit) // ranks) * unit for r in (rank, rank + 1))
+    return start, stop - start
+
+
+@torch.compiler.disable
+def mean_over_ranks(local: Tensor, share: float, group: Any = None) -> Tensor:
+    """Of the ranks' means over their own draws the mean over all of them; ``share`` is this rank's part of the draws.
+
+    The value is the same on all ranks, the gradient is this rank's, times the number of ranks (see above).
+    """
+    value = local.detach() * share
+    dist.all_reduce(value, group=group)
+    return _WithValue.apply(local * (share * n_ranks(group)), value)
 
 
 class _WithValue(torch.autograd.Function):
@@ -59,24 +167,53 @@ class _WithValue(torch.autograd.Function):
         return cotangent, None
 
 
-def share_of_draws(n_draws: int, in_pairs: bool = False) -> tuple[int, int]:
-    """First and number of the draws that this rank solves, as equal as can be; antithetic ones stay in pairs."""
-    rank, ranks, unit = dist.get_rank(), n_ranks(), 2 if in_pairs else 1
-    start, stop = ((r * (n_draws // unit) // ranks) * unit for r in (rank, rank + 1))
-    return start, stop - start
+@torch.compiler.disable
+def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool, group: Any = None) -> Tensor:
+    """The soft connectivity of a problem that all ranks have, over all draws; each rank solves its share."""
+    return _SharedConnectivity.apply(
+        group, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
+        *binding.draw_arguments(problem, draws),
+    )  # fmt: skip
 
 
-def mean_over_ranks(local: Tensor, share: float) -> Tensor:
-    """Of the ranks' means over their own draws the mean over all of them; ``share`` is this rank's part of the draws.
+class _SharedConnectivity(torch.autograd.Function):
+    """As ``bindings.torch._ExpectedForest``, with sums over the draws of all ranks."""
 
-    The value is the same on all ranks, the gradient is this rank's, times the number of ranks (see above).
-    """
-    value = local.detach() * share
-    dist.all_reduce(value)
-    return _WithValue.apply(local * (share * n_ranks()), value)
+    @staticmethod
+    def forward(
+        ctx: Any, group: Any, similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None,
+        must_link_first: bool, seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str,
+        antithetic: bool,
+    ) -> Tensor:  # fmt: skip
+        start, count = share_of_draws(n_draws, antithetic, group)
+        first_draw = first_draw + start
+        if count:
+            mean, trees = binding.expected_connectivity(
+                similarity, n_clusters, labels, relation, must_link_first, seed, first_draw, count, epsilon, noise,
+                antithetic,
+            )  # fmt: skip
+            total = (mean * count).round()  # whole numbers: sums over ranks are exact, NaN stays NaN
+        else:
+            total = torch.zeros_like(similarity)
+            trees = similarity.new_zeros((*similarity.shape[:1], 0, similarity.shape[1]), dtype=torch.int32)
+        dist.all_reduce(total, group=group)
+        ctx.save_for_backward(trees, seed, first_draw)
+        ctx.group, ctx.n_draws, ctx.own = group, n_draws, slice(start, start + count)
+        ctx.epsilon, ctx.noise, ctx.antithetic = epsilon, noise, antithetic
+        return total / n_draws
 
-
-def same_on_all_ranks(*tensors: Tensor) -> None:
-    """Overwrite with rank 0's: the place in the stream of noise."""
-    for tensor in tensors:
-        dist.broadcast(tensor, src=0)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        trees, seed, first_draw = ctx.saved_tensors
+        total = cotangent.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
+        products = total.new_zeros((len(total), ctx.n_draws))
+        if trees.shape[1]:
+            products[:, ctx.own] = binding.connectivity_products(total, trees)
+        dist.all_reduce(products, group=ctx.group)  # the baseline is the mean over all draws
+        weights = score_weights(products, ctx.epsilon, ctx.antithetic)[:, ctx.own].contiguous()
+        gradient = torch.zeros_like(total)
+        if trees.shape[1]:
+            gradient = binding.noise_sum(weights, total.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
+        return None, gradient, *[None] * 10

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,8 +197,13 @@ def connectivity_loss(
     _check_reduction(reduction)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
+    return _connectivity_loss(problem, draws, reduction, backend_of(problem.given).connectivity)
+
+
+def _connectivity_loss(problem: Problem, draws: Draws, reduction: str, connectivity: Callable[..., Any]) -> Any:
+    """With the soft connectivity from a function: that of one process, or of all ranks."""
     known = _known_matrix(problem)
     free = Problem(problem.given, _clamped(problem), None, None)
-    soft = backend_of(problem.given).connectivity(free, draws, must_link_first=True)
+    soft = connectivity(free, draws, must_link_first=True)
     gap = namespace_of(soft).where(known != known, 0.0, soft - known)  # nan is unknown
     return _reduce(problem.unflatten((gap * gap).sum((-1, -2))), problem, reduction)

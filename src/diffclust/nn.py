@@ -7,6 +7,7 @@ training mode only: evaluation is repeatable and does not disturb training.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from diffclust import distributed, losses, perturbed
 from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.constraints import Constraints
+from diffclust.problems import prepare
 
 SIMILARITIES: dict[str, Callable[[Any], Any]] = {
     "sqeuclidean": similarities.negative_squared_distances,
@@ -37,7 +39,7 @@ class _Perturbed(nn.Module):
         self, n_clusters: int, *, epsilon: float = 0.1, n_draws: int = 100, noise: str = "normal",
         similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", reachability: int | None = None,
         standardize: bool = True, must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
-        gather: bool = False,
+        gather: Any = False,
     ) -> None:  # fmt: skip
         super().__init__()
         if isinstance(n_clusters, bool) or not isinstance(n_clusters, int):
@@ -73,17 +75,22 @@ class _Perturbed(nn.Module):
         return similarities.standardize(result) if self.standardize else result
 
     def _gathers(self) -> bool:
-        return self.gather and distributed.n_ranks() > 1
+        return bool(self.gather) and distributed.n_ranks(self._group()) > 1
+
+    def _group(self) -> Any:
+        """A process group, or None for all ranks."""
+        return None if self.gather is True else self.gather
 
     def gathered(self, embeddings: Tensor) -> Tensor:
         """The embeddings of all ranks with ``gather=True``, else those given."""
-        return self._of_all_ranks(embeddings) if self._gathers() else embeddings
+        return self._of_all_ranks(embeddings)[0] if self._gathers() else embeddings
 
-    def _of_all_ranks(self, embeddings: Tensor) -> Tensor:
+    def _of_all_ranks(self, embeddings: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
-        distributed.same_on_all_ranks(self.noise_seed, self.noise_counter)
-        return distributed.gather_rows(embeddings)
+        sizes = distributed.agree(embeddings, labels, self.noise_seed, self.noise_counter, group=self._group())
+        return distributed.gather_rows(embeddings, labels, sizes, self._group())
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
         """Arguments that say which noise, and a step along the stream."""
@@ -127,16 +134,19 @@ class _Loss(_Perturbed):
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
         if not self._gathers():
             return self._loss(embeddings, labels, self._draws(embeddings))
-        known = labels if isinstance(labels, Constraints) else distributed.gather_rows(labels)
-        embeddings = self._of_all_ranks(embeddings)
+        if isinstance(labels, Constraints):
+            embeddings, known = self.gathered(embeddings), labels
+        else:
+            embeddings, gathered = self._of_all_ranks(embeddings, labels)
+            known = Constraints.from_labels(gathered)
         return self._loss_over_ranks(embeddings, known, self._draws(embeddings))
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
-        """All ranks do the same with all draws; a loss that is a mean over draws does better."""
-        return self._loss(embeddings, labels, draws)
+    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
+        """All ranks do the same with all draws; a loss whose draws can be shared does better."""
+        return self._loss(embeddings, known, draws)
 
 
 class PartialFenchelYoungLoss(_Loss):
@@ -152,9 +162,10 @@ class PartialFenchelYoungLoss(_Loss):
         seed: of the noise; None draws one from torch's global generator, now.
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
-        gather: one loss over the batches of all ranks of ``torch.distributed``, the same for any number of them; each
-            rank solves a share of the draws. Labels are those of a rank's own rows, constraints those of the rows of
-            all ranks. See :mod:`diffclust.distributed` about gradients. No effect on one rank.
+        gather: True for one loss over the batches of all ranks of ``torch.distributed``, the same for any number of
+            them, or a process group for one loss in each group; each rank solves a share of the draws. Labels are those
+            of a rank's own rows; :class:`Constraints`, and they only, are those of the rows of all ranks. See
+            :mod:`diffclust.distributed` about gradients. No effect on one rank.
 
     Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
 
@@ -170,14 +181,14 @@ class PartialFenchelYoungLoss(_Loss):
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
-    def _loss_over_ranks(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
-        start, count = distributed.share_of_draws(self.n_draws, in_pairs=self.antithetic)
+    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
+        start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
             local = embeddings[:0].sum()
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
-            local = self._loss(embeddings, labels, own)
-        return distributed.mean_over_ranks(local, count / self.n_draws)
+            local = self._loss(embeddings, known, own)
+        return distributed.mean_over_ranks(local, count / self.n_draws, self._group())
 
 
 class ConnectivityLoss(_Loss):
@@ -189,9 +200,19 @@ class ConnectivityLoss(_Loss):
             strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
+    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
+        similarity = self.similarities(embeddings)
+        known = self._constraints(embeddings, known)
+        problem = losses._prepare(similarity, self._n_clusters(embeddings), known, self.strict)
+        checked = perturbed.check_draws(similarity, **draws)
+        over_ranks = functools.partial(distributed.connectivity, group=self._group())
+        return losses._connectivity_loss(problem, checked, self.reduction, over_ranks)
+
 
 class PerturbedClustering(_Perturbed):
     """A layer: embeddings (..., n, d) → soft connectivity (..., n, n), differentiable; arguments as above.
+
+    With ``gather=True`` constraints are those of all ranks' rows, the same on all ranks.
 
     >>> layer = PerturbedClustering(n_clusters=2, seed=0)
     >>> layer(torch.tensor([[0.0], [0.1], [1.0]]))[0].tolist()
@@ -199,7 +220,12 @@ class PerturbedClustering(_Perturbed):
     """
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
-        embeddings = self.gathered(embeddings)
+        if self._gathers():
+            similarity = self.similarities(self._of_all_ranks(embeddings)[0])
+            draws = perturbed.check_draws(similarity, **self._draws(embeddings))
+            problem = prepare(similarity, self.n_clusters, constraints)
+            soft = distributed.connectivity(problem, draws, must_link_first=self.must_link_first, group=self._group())
+            return problem.unflatten(soft)
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),

@@ -381,7 +381,7 @@ for _operator in (
 # The binding
 
 
-def _draw_arguments(problem: Problem, draws: Draws, plain: bool = False) -> tuple[Any, ...]:
+def draw_arguments(problem: Problem, draws: Draws, plain: bool = False) -> tuple[Any, ...]:
     """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
     device = problem.given.device
     seed, first = (
@@ -426,11 +426,11 @@ def values(
     """
     plain = _is_plain(problem.given)
     with_counts = not plain or (torch.is_grad_enabled() and problem.given.requires_grad)
-    draw_arguments = _draw_arguments(problem, draws, plain)
+    arguments = draw_arguments(problem, draws, plain)
     if plain and problem.given.is_cuda and gap and must_link_first and not with_labels and problem.relation is None:
         solver: Any = solver_for(problem.given)
         if problem.n_points <= solver.SMALL:
-            seed, first_draw, n_draws, epsilon, noise, antithetic = draw_arguments
+            seed, first_draw, n_draws, epsilon, noise, antithetic = arguments
             solve = functools.partial(
                 solver.mean_in_one_launch, n_clusters=problem.k, labels=problem.labels, seed=seed,
                 first_draw=first_draw, n_draws=n_draws, epsilon=epsilon, noise=noise, antithetic=antithetic,
@@ -439,7 +439,7 @@ def values(
             return _SmallExpectedValue.apply(problem.given, solve), None
     mean, _, *forests = (_PlainExpectedValue if plain else _ExpectedValue).apply(
         problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, gap, strict,
-        with_labels, with_counts, *draw_arguments,
+        with_labels, with_counts, *arguments,
     )  # fmt: skip
     return problem.unflatten(mean), Forests(*forests)
 
@@ -447,12 +447,12 @@ def values(
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
     return _ExpectedForest.apply(
         False, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
-        *_draw_arguments(problem, draws),
+        *draw_arguments(problem, draws),
     )[0]  # fmt: skip
 
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
     return _ExpectedForest.apply(
         True, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
-        *_draw_arguments(problem, draws),
+        *draw_arguments(problem, draws),
     )[0]  # fmt: skip
