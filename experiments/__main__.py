@@ -56,13 +56,16 @@ def run(
         typer.Option("--set", metavar="SETTING=VALUE", help="Another value of a setting. May be given several times."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in that folder.")] = False,
+    devices: Annotated[int | None, typer.Option(min=1, help="GPUs, or processes on a CPU, of each node.")] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=1, help="Machines.")] = None,
 ) -> None:
     """Run an experiment: numbers with mean and spread over seeds, curves and figures, in a folder."""
     assignments = list(settings or [])
     if seeds is not None:
         assignments.append(f"seeds={','.join(seeds)}")
-    if data_dir is not None:
-        assignments.append(f"data_dir={data_dir}")
+    for setting, value in (("data_dir", data_dir), ("devices", devices), ("num_nodes", num_nodes)):
+        if value is not None:
+            assignments.append(f"{setting}={value}")
     _run(name=name, tiny=tiny, assignments=assignments, out=out or Path("runs", name), resume=resume)
 
 
@@ -73,6 +76,8 @@ def _run(*, name: str, tiny: bool, assignments: list[str], out: Path, resume: bo
     cls = RECIPES[name]
     recipe = change(cls.tiny() if tiny else cls(), assignments)
     content = reproduce(recipe, out, resume)
+    if not content:
+        return
     console = Console(highlight=False)
     for title, rows in content["numbers"]["tables"].items():
         heads, cells = layout(rows)

@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -22,10 +22,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit_many, save
+from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit, fit_many, of_torchrun, save
 from experiments import data, evaluation
 from experiments.figures import curves_figure, grid_figure, tsne_figure
-from experiments.recipes import Recipe, over_seeds, part, recipe, write_csv
+from experiments.recipes import Recipe, is_first_rank, over_seeds, part, recipe, write_csv
 
 N_CLASSES, EVALUATION_BATCH = 10, 64
 
@@ -69,6 +69,8 @@ class ImageRecipe(Recipe):
     n_probe: int = 1000
     precision: str = "32-true"
     accelerator: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
     side_by_side: int = 36
     processes: int = 0
     figures: bool = True
@@ -80,7 +82,7 @@ class ImageRecipe(Recipe):
         return cls(
             seeds=(0, 1), images="digits", n_labels=tuple(100 if each else 0 for each in cls.n_labels[:1]),
             withheld=cls.withheld[:2], network="cnn", n_steps=10, n_draws=10, validate_every=5, n_probe=100,
-            batch_size=64, precision="32-true", accelerator="cpu", warmup_steps=0, side_by_side=3,
+            batch_size=64, precision="32-true", accelerator="cpu", warmup_steps=0, side_by_side=3, processes=1,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- cells
@@ -100,7 +102,7 @@ class ImageRecipe(Recipe):
             max_steps=self.n_steps, learning_rate=self.learning_rate, weight_decay=self.weight_decay,
             schedule=self.schedule, warmup_steps=self.warmup_steps, validate_every=self.validate_every,
             monitor="val_error", patience=self.patience, precision=self.precision, accelerator=self.accelerator,
-            seed=cell.seed,
+            seed=cell.seed, **{"devices": self.devices, "num_nodes": self.num_nodes, **of_torchrun()},
         )  # fmt: skip
 
     def labels(self, cell: Cell, y: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -115,8 +117,12 @@ class ImageRecipe(Recipe):
             waiting: list[tuple[Cell, dict[str, Any], Future[dict[str, Any]]]] = []
             for start in range(0, len(missing), self.side_by_side):
                 for cell, trained, embedded in self._train(folder, missing[start : start + self.side_by_side], parts):
+                    if not is_first_rank():
+                        continue
                     score = pool.submit(score_cell, *embedded, range(cell.withheld), len(self.cells()) <= 12)
                     waiting.append((cell, trained, score))
+            if not is_first_rank():
+                return {}
             for cell, trained, score in waiting:
                 part(folder / "cells" / f"{cell.name}.json", lambda a=trained, b=score: {**a, **b.result()})  # type: ignore[misc]
         for place in folder.glob("training-*"):
@@ -132,24 +138,28 @@ class ImageRecipe(Recipe):
         place = folder / f"training-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
         started = time.perf_counter()
         x, y = parts.training
-        modules = fit_many(
-            [self.config(cell) for cell in cells], x, [self.labels(cell, y) for cell in cells],
-            validation=parts.validation, folder=place, resume=place / LAST if (place / LAST).exists() else None,
-            progress=False, workers=max(0, min(6, (os.cpu_count() or 1) // 2 - 1)),
-        )  # fmt: skip
+        configs, labels = [self.config(cell) for cell in cells], [self.labels(cell, y) for cell in cells]
+        if (configs[0].devices, configs[0].num_nodes) == (1, 1):
+            modules = fit_many(
+                configs, x, labels, validation=parts.validation, folder=place, resume=_last(place), progress=False,
+                workers=max(0, min(6, (os.cpu_count() or 1) // 2 - 1)),
+            )  # fmt: skip
+        else:  # one after the other, each on all ranks
+            places = [place / cell.name for cell in cells]
+            modules = [
+                fit(config, x, known, validation=parts.validation, folder=own, resume=_last(own), progress=False)
+                for config, known, own in zip(configs, labels, places, strict=True)
+            ]
         seconds = time.perf_counter() - started
         for cell, module in zip(cells, modules, strict=True):
-            path = folder / "cells" / f"{cell.name}.ckpt"
-            save(module, path)
+            if is_first_rank():
+                save(module, folder / "cells" / f"{cell.name}.ckpt")
             trained = {
                 **cell._asdict(), "steps": len(module.loss_curve), "training_seconds": seconds, "beside": len(cells),
                 "validations": module.validations, "loss": _thinned(module),
             }  # fmt: skip
-            yield (
-                cell,
-                trained,
-                (embed(module, parts.probe[0]), parts.probe[1], embed(module, parts.test[0]), parts.test[1]),
-            )
+            embedded = embed(module, parts.probe[0]), parts.probe[1], embed(module, parts.test[0]), parts.test[1]
+            yield cell, trained, embedded
 
     # ------------------------------------------------------------------------------------------------------ report
 
@@ -196,9 +206,20 @@ class ImageRecipe(Recipe):
         tsne_figure(embed(module, x), y, range(cell.withheld), folder / "tsne.png")
 
 
+def _last(place: Path) -> Path | None:
+    """The checkpoint to go on from, if there is one."""
+    return place / LAST if (place / LAST).exists() else None
+
+
 @contextmanager
-def _other_processes(n: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes for scoring; 0 is one for each core but two. They leave the GPU alone and use one thread each."""
+def _other_processes(n: int) -> Iterator[Executor]:
+    """Processes for scoring, which leave the GPU alone and use one thread each; 0 is one for each core but two, and 1 a
+    thread of this process.
+    """
+    if n == 1:
+        with ThreadPoolExecutor(1) as thread:
+            yield thread
+        return
     n = n or max(1, (os.cpu_count() or 1) - 2)
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     before = {name: os.environ.get(name) for name in single}

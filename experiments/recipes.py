@@ -65,9 +65,9 @@ class Recipe:
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
-        """As JSON has them; without ``data_dir``, because where the data lie changes nothing."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values.pop("data_dir", None)
+        """As JSON has them; without where the data lie and on how many ranks it runs, which changes nothing."""
+        names = {field.name for field in dataclasses.fields(self)} - {"data_dir", "devices", "num_nodes"}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in names}
         return json.loads(json.dumps(values, default=str))
 
 
@@ -139,7 +139,12 @@ def reproduce(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, A
     Args:
         resume: go on with the interrupted run in that folder, which must have the same settings; what is finished of
             it, see :func:`part`, is not done again.
+
+    Of several ranks the first writes; the others return nothing.
     """
+    if not is_first_rank():
+        recipe.run(folder)
+        return {}
     path = folder / SETTINGS
     asked = {"recipe": recipe.name, **recipe.settings()}
     if resume:
@@ -156,6 +161,12 @@ def reproduce(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, A
     started = time.perf_counter()
     numbers = recipe.run(folder)
     return record(folder, recipe, numbers, time.perf_counter() - started, resumed=resume)
+
+
+def is_first_rank() -> bool:
+    """Of the processes that Lightning, torchrun or Slurm started for one run."""
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
+    return all(int(os.environ.get(name) or 0) == 0 for name in names)
 
 
 def part(path: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
