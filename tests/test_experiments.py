@@ -156,7 +156,7 @@ def test_a_run_goes_on_with_what_is_finished(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "There is no recipe 'nothing': the recipes are denoising, toy"),
+        (["nothing"], "There is no recipe 'nothing': the recipes are"),
         (["toy", "--set", "colour=red"], "toy has no setting 'colour': it has seeds, n_points."),
         (["toy", "--set", "n_points"], "A setting is written as name=value, got 'n_points'."),
         (["toy", "--set", "n_points=many"], "n_points must be an integer, got 'many'."),

@@ -2,11 +2,16 @@
 
 import json
 import os
+import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
 from experiments import sweep
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # Stands for `python -m experiments run`: writes what a finished run has, and fails at b=2.
 RUN = """
@@ -67,17 +72,24 @@ def test_a_grid_that_cannot_be_read():
 
 
 @pytest.mark.parametrize("cluster", ["local", "debug"])
-def test_job_array(tmp_path, command, monkeypatch, cluster, capsys):
+def test_job_array(tmp_path, command, cluster):
+    """submitit with its own stand-ins for Slurm, in a process of its own: it does as it likes with logs and streams."""
     pytest.importorskip("submitit")
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from experiments import sweep
+
+        on_cluster = sweep.run_on_cluster
+        sweep.run_on_cluster = lambda commands, jobs, report, out, _, timeout_min, **options: on_cluster(
+            commands, jobs, report, out, {cluster!r}, timeout_min=timeout_min
+        )
+        sys.exit(sweep.main({arguments(tmp_path, "--engine", "slurm", "--jobs", "2")!r}, {command!r}))
+        """
+    )
     # A job finds the function by its module's name.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    cluster_of_the_test = sweep.run_on_cluster
-
-    def run(commands, jobs, report, out, _, **options):
-        cluster_of_the_test(commands, jobs, report, out, cluster, timeout_min=options["timeout_min"])
-
-    monkeypatch.setattr(sweep, "run_on_cluster", run)
-    assert sweep.main(arguments(tmp_path, "--engine", "slurm", "--jobs", "2"), command) == 1
-    said = capsys.readouterr().out
-    assert said.count("done: ") == 2
-    assert "2 of 4 runs failed" in said
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.count("done: ") == 2
+    assert "2 of 4 runs failed" in result.stdout
