@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import diffclust as dc  # noqa: E402
 from diffclust import distributed  # noqa: E402
 
-N, STEPS = 24, 8
+N, STEPS = 24, 20
 
 # Ranks are forked from a process that has imported these and done nothing else: seconds less than a fresh start.
 PRELOADED = (
