@@ -357,8 +357,9 @@ class OursCifar(SupervisedCifar):
     """CIFAR-10 with all labels: ResNet-18 without the pool, larger batches, a falling learning rate."""
 
     network: str = "experiments.networks:resnet18"
-    n_steps: int = 8000
+    n_steps: int = 5000
     batch_size: int = 512
+    epsilon: float = 0.5
     n_draws: int = 50
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
