@@ -26,7 +26,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev  ## prints ratios against plain Kruskal in the same run
-	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/diffclust bench
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

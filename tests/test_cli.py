@@ -431,3 +431,22 @@ def test_control_c_leaves_a_checkpoint_to_go_on_with(uninterrupted):
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert_same_result(Path("run"), uninterrupted)
+
+
+# ------------------------------------------------------------------------------------------------------------- bench
+
+
+def test_bench_prints_ratios():
+    result = call("bench", "--points", 12, "--points", 20, "--draws", 3, "--clusters", 2)
+    assert result.exit_code == 0
+    assert result.stdout.count("together") == 2
+    assert "x │" in result.stdout
+
+
+def test_bench_times_nothing_that_is_wrong(monkeypatch):
+    monkeypatch.setattr("diffclust.bench.reference.kruskal", lambda similarity, k, known: [])
+    assert isinstance(call("bench", "--points", 12, "--clusters", 2).exception, AssertionError)
+
+
+def test_bench_says_what_cannot_be():
+    assert "12 points cannot be 13 clusters" in sentence(call("bench", "--points", 12, "--clusters", 13))

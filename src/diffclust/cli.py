@@ -1,4 +1,4 @@
-"""The command line: ``diffclust fit``, ``cluster`` and ``reproduce``. Errors are one sentence and exit code 2."""
+"""The command line: ``diffclust fit``, ``cluster``, ``reproduce``, ``bench``. Errors are one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(**arguments)
         except KeyboardInterrupt:
-            out = arguments["out"]
+            out = arguments.get("out")
             started = out is not None and (out / "settings.json").exists()
             _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
         except ConnectionError as error:
@@ -334,6 +334,28 @@ def cluster(
 def reproduce(context: typer.Context) -> None:
     """Run an experiment of the paper, e.g. [bold]diffclust reproduce toy[/]; needs the source repository."""
     _experiments().commands["run"].main(context.args, prog_name="diffclust reproduce")
+
+
+@app.command()
+@in_a_sentence
+def bench(
+    points: Annotated[list[int] | None, typer.Option(min=2, help="How many. May be given several times.")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of noise.")] = 100,
+    clusters: Annotated[int, typer.Option(min=1, help="How many clusters.")] = 10,
+) -> None:
+    """How fast the solver is on this machine, against plain Kruskal on the same draws; answers are checked first."""
+    from diffclust.bench import timings
+
+    sizes = points or [64]
+    if min(sizes) < clusters:
+        raise ValueError(f"{min(sizes)} points cannot be {clusters} clusters: take more points or fewer --clusters.")
+    table = RichTable(title=f"{draws} draws, {clusters} clusters, milliseconds")
+    for column in ("points", "solve", "plain Kruskal", "diffclust", "ratio"):
+        table.add_column(column, justify="left" if column == "solve" else "right")
+    for size in sizes:
+        for row in timings(size, draws, clusters):
+            table.add_row(str(size), row.solve, f"{row.plain:.1f}", f"{row.ours:.3f}", f"{row.plain / row.ours:.0f}x")
+    Console(highlight=False).print(table)
 
 
 def _experiments() -> Any:
