@@ -1,4 +1,4 @@
-"""The command line: ``diffclust fit``, ``cluster``, ``reproduce``, ``bench``. Errors are one sentence and exit code 2."""
+"""The command line: ``diffclust fit``, ``cluster``, ``reproduce``, ``bench``. Errors are a sentence and exit code 2."""
 
 from __future__ import annotations
 
