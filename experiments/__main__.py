@@ -12,7 +12,7 @@ from rich.table import Table
 
 from diffclust.cli import in_a_sentence
 from experiments import denoising, images, toy  # noqa: F401, they enter their recipes
-from experiments.recipes import NUMBERS, RECIPES, change, layout, reproduce
+from experiments.recipes import NUMBERS, RECIPES, Recipe, change, layout, reproduce
 
 app = typer.Typer(
     help="The paper's experiments.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -22,15 +22,33 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 @app.command("list", context_settings=HELP)
-def list_recipes() -> None:
-    """The recipes and their settings."""
-    table = Table(show_lines=True)
-    for column in ("name", "what it does", "settings"):
-        table.add_column(column, overflow="fold")
-    for name, cls in RECIPES.items():
-        settings = [f"{field.name}={_written(field.default)}" for field in dataclasses.fields(cls)]
-        table.add_row(name, (cls.__doc__ or "").splitlines()[0], " ".join(settings))
+def list_recipes(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the settings of this one.")] = None,
+) -> None:
+    """The recipes, or the settings of one of them."""
+    _list(name=name)
+
+
+@in_a_sentence
+def _list(*, name: str | None) -> None:
+    table = Table()
+    if name is None:
+        rows = [(each, (cls.__doc__ or "").splitlines()[0]) for each, cls in RECIPES.items()]
+        heads = ("recipe", "what it does")
+    else:
+        rows = [(field.name, _written(field.default)) for field in dataclasses.fields(_find(name))]
+        heads = ("setting", "value, as --set reads it")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     Console(highlight=False).print(table)
+
+
+def _find(name: str) -> type[Recipe]:
+    if name not in RECIPES:
+        raise ValueError(f"There is no recipe {name!r}: the recipes are {', '.join(RECIPES)}.")
+    return RECIPES[name]
 
 
 def _written(value: Any) -> str:
@@ -71,9 +89,7 @@ def run(
 
 @in_a_sentence
 def _run(*, name: str, tiny: bool, assignments: list[str], out: Path, resume: bool) -> None:
-    if name not in RECIPES:
-        raise ValueError(f"There is no recipe {name!r}: the recipes are {', '.join(RECIPES)}.")
-    cls = RECIPES[name]
+    cls = _find(name)
     recipe = change(cls.tiny() if tiny else cls(), assignments)
     content = reproduce(recipe, out, resume)
     if not content:

@@ -118,5 +118,8 @@ def choose_labels(
         return known, hidden
     for position, label in enumerate(seen):
         share = n_labels // len(seen) + (position < n_labels % len(seen))
-        known[rng.choice(np.flatnonzero(y == label), share, replace=False)] = label
+        rows = np.flatnonzero(y == label)
+        if share > len(rows):
+            raise ValueError(f"n_labels={n_labels} asks for {share} labels of class {label}, which has {len(rows)}.")
+        known[rng.choice(rows, share, replace=False)] = label
     return known, hidden

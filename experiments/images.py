@@ -183,11 +183,11 @@ class ImageRecipe(Recipe):
             means = {name: over_seeds(row[name] for row in chosen) for name in chosen[0] if name not in Cell._fields}
             batches.append({**head, **{k: means[k] for k in ("precision", "ari", "nmi", "accuracy", "probe_error")}})
             whole.append({**head, **{k.removeprefix("whole_"): v for k, v in means.items() if k.startswith("whole_")}})
-        halves = "first half of the test images" if parts.validation else "all test images"
+        images = "the first half of the test images" if parts.validation else "all test images"
         return {
             "tables": {
-                f"{self.images}, batches of {EVALUATION_BATCH} of the {halves}": batches,
-                f"{self.images}, {halves} at once": whole,
+                f"{self.images}, batches of {EVALUATION_BATCH} of {images}": batches,
+                f"{self.images}, {images} at once": whole,
             },
             "cells": {cell.name: result for cell, result in found.items()},
         }  # fmt: skip

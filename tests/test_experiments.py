@@ -68,9 +68,11 @@ def test_list_names_every_recipe_and_its_settings():
     assert result.exit_code == 0
     for name, cls in recipes.RECIPES.items():
         assert name in result.stdout
-        assert cls.__doc__.split()[0] in result.stdout
-    assert "n_points=500" in result.stdout
-    assert "seeds=0,1,2,3,4" in result.stdout
+        assert cls.__doc__.splitlines()[0] in result.stdout
+    shown = call("list", "toy").stdout
+    assert "n_points" in shown
+    assert "0,1,2,3,4" in shown
+    assert "There is no recipe 'nothing'" in sentence(call("list", "nothing"))
 
 
 def test_toy_in_a_process_of_its_own(tmp_path):

@@ -118,6 +118,8 @@ def test_given_classes_are_withheld():
     assert hidden.tolist() == [0, 1, 2]
     assert set(known) == {-1, *range(3, 10)}
     assert (known >= 0).sum() == 50
+    with pytest.raises(ValueError, match="asks for 21 labels of class 0, which has 20"):
+        data.choose_labels(y, 205)
 
 
 @pytest.mark.parametrize(
