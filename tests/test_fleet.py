@@ -61,8 +61,9 @@ def test_each_network_is_trained_as_if_it_were_alone():
         make_config(schedule="cosine", warmup_steps=3), make_config(augment="shift-flip", backbone="cnn", seed=1),
         make_config(objective="cross-entropy", labelled_fraction=1.0, batch_size=16, weight_decay=0.1),
         make_config(augment="shift", views=2, must_link_first=False, backbone="linear", max_steps=8),
+        make_config(max_steps=3),
     ]  # fmt: skip
-    labels = [ys[0], ys[1], ys[0], ys[1]]
+    labels = [ys[0], ys[1], ys[0], ys[1], ys[0]]
     together = fit_many(configs, x, labels, progress=False)
     for config, y, module in zip(configs, labels, together, strict=True):
         assert_alike(module, fit(config, x, y, progress=False))
@@ -158,6 +159,8 @@ def test_mistakes(tmp_path):
         fit_many([make_config()], x, ys)
     with pytest.raises(ValueError, match="validate_every must be the same"):
         fit_many([make_config(), make_config(validate_every=3)], x, ys)
+    with pytest.raises(ValueError, match="precision must be one of"):
+        fit_many([make_config(precision="16-mixed")], x, ys[:1])
     with pytest.raises(ValueError, match="needs something to validate on"):
         fit_many([make_config(patience=1)], x, ys[:1])
     with pytest.raises(FloatingPointError, match="training diverged"):

@@ -32,6 +32,7 @@ from diffclust.training.ranks import Together
 from diffclust.training.settings import TrainingConfig
 
 SHARED = ("validate_every", "precision", "accelerator")  # what the networks of a fleet have in common
+PRECISIONS = ("32-true", "bf16-mixed")
 WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make the optimizer's state
 
 
@@ -68,6 +69,10 @@ def fit_many(
     for name in SHARED:
         if len(different := {getattr(config, name) for config in configs}) > 1:
             raise ValueError(f"{name} must be the same for all networks of a fleet, got {sorted(different, key=str)}.")
+    if configs[0].precision not in PRECISIONS:
+        raise ValueError(
+            f"precision must be one of {PRECISIONS} for networks side by side, got {configs[0].precision!r}."
+        )
     rows = as_rows(x)
     if resume is not None:
         check_checkpoint(resume)
@@ -197,12 +202,16 @@ class Fleet(pl.LightningModule):
 
     def _load(self, block: list[tuple[Tensor, Tensor | None]]) -> None:
         if not self._block:
-            self._block = block
+            self._block = [(self._room(rows), None if moves is None else self._room(moves)) for rows, moves in block]
         for (rows, moves), (new_rows, new_moves) in zip(self._block, block, strict=True):
             rows[: len(new_rows)] = new_rows
             if moves is not None and new_moves is not None:
                 moves[: len(new_moves)] = new_moves
         self._in_block.zero_()
+
+    def _room(self, steps: Tensor) -> Tensor:
+        """For the longest block: the first one may be shorter."""
+        return steps.new_empty((self.config.validate_every, *steps.shape[1:]))
 
     def _active(self) -> list[int]:
         """The networks that have steps to do and that patience has not stopped."""
