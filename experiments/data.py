@@ -108,7 +108,7 @@ def choose_labels(
     rng = np.random.default_rng([seed, n_hidden])
     classes = np.unique(y)
     hidden = np.sort(rng.choice(classes, n_hidden, replace=False))
-    if not isinstance(withheld, int):
+    if not isinstance(withheld, int):  # after the draw, so that the labels below are the same either way
         hidden = np.sort(np.asarray(withheld, np.int64))
     seen = np.setdiff1d(classes, hidden)
     known = np.full(len(y), -1, np.int64)

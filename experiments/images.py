@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit, fit_many, of_torchrun, save
+from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit, fit_many, load, of_torchrun, save
 from experiments import data, evaluation
 from experiments.figures import curves_figure, grid_figure, tsne_figure
 from experiments.recipes import Recipe, is_first_rank, over_seeds, part, recipe, write_csv
@@ -75,8 +75,6 @@ class ImageRecipe(Recipe):
     processes: int = 0
     figures: bool = True
 
-    paper: ClassVar[str] = ""  # what the paper reports
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(
@@ -112,28 +110,26 @@ class ImageRecipe(Recipe):
 
     def run(self, folder: Path) -> dict[str, Any]:
         parts = data.split(data.load(self.images, self.data_dir), self.n_probe, validate=self.patience is not None)
-        missing = [cell for cell in self.cells() if not (folder / "cells" / f"{cell.name}.json").exists()]
+        missing = [cell for cell in self.cells() if not _file(folder, cell).exists()]
         with _other_processes(self.processes) as pool:
             waiting: list[tuple[Cell, dict[str, Any], Future[dict[str, Any]]]] = []
             for start in range(0, len(missing), self.side_by_side):
                 for cell, trained, embedded in self._train(folder, missing[start : start + self.side_by_side], parts):
-                    if not is_first_rank():
-                        continue
                     score = pool.submit(score_cell, *embedded, range(cell.withheld), len(self.cells()) <= 12)
                     waiting.append((cell, trained, score))
             if not is_first_rank():
                 return {}
             for cell, trained, score in waiting:
-                part(folder / "cells" / f"{cell.name}.json", lambda a=trained, b=score: {**a, **b.result()})  # type: ignore[misc]
+                part(_file(folder, cell), lambda a=trained, b=score: {**a, **b.result()})  # type: ignore[misc]
         for place in folder.glob("training-*"):
             shutil.rmtree(place)
-        found = {cell: part(folder / "cells" / f"{cell.name}.json", dict) for cell in self.cells()}
+        found = {cell: part(_file(folder, cell), dict) for cell in self.cells()}
         return self._report(folder, found, parts)
 
     def _train(
         self, folder: Path, cells: list[Cell], parts: data.Parts
     ) -> Iterator[tuple[Cell, dict[str, Any], tuple[Any, ...]]]:
-        """Trains cells side by side; of each its curve, and the embeddings of probe and test images."""
+        """Trains cells; on the first rank, of each its curve and the embeddings of probe and test images."""
         names = "\n".join(cell.name for cell in cells)
         place = folder / f"training-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
         started = time.perf_counter()
@@ -150,10 +146,11 @@ class ImageRecipe(Recipe):
                 fit(config, x, known, validation=parts.validation, folder=own, resume=_last(own), progress=False)
                 for config, known, own in zip(configs, labels, places, strict=True)
             ]
+        if not is_first_rank():
+            return
         seconds = time.perf_counter() - started
         for cell, module in zip(cells, modules, strict=True):
-            if is_first_rank():
-                save(module, folder / "cells" / f"{cell.name}.ckpt")
+            save(module, _file(folder, cell, "ckpt"))
             trained = {
                 **cell._asdict(), "steps": len(module.loss_curve), "training_seconds": seconds, "beside": len(cells),
                 "validations": module.validations, "loss": _thinned(module),
@@ -195,15 +192,18 @@ class ImageRecipe(Recipe):
     def _draw(
         self, folder: Path, found: dict[Cell, dict[str, Any]], rows: list[dict[str, Any]], parts: data.Parts
     ) -> None:
-        from diffclust.training import load
-
         if len(self.n_labels) > 1:
             grid_figure(rows, folder / "grid.png", with_ari=True, title=self.images)
         curves_figure({cell.name: result["loss"] for cell, result in found.items()}, folder / "loss.png")
         cell = max(found, key=lambda each: (each.method == "forest", each.withheld == 3, each.n_labels, -each.seed))
-        module = load(folder / "cells" / f"{cell.name}.ckpt")
+        module = load(_file(folder, cell, "ckpt"))
         x, y = (each[:3000] for each in parts.test)
         tsne_figure(embed(module, x), y, range(cell.withheld), folder / "tsne.png")
+
+
+def _file(folder: Path, cell: Cell, kind: str = "json") -> Path:
+    """A cell's scores, or its network."""
+    return folder / "cells" / f"{cell.name}.{kind}"
 
 
 def _last(place: Path) -> Path | None:

@@ -66,8 +66,8 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """As JSON has them; without where the data lie and on how many ranks it runs, which changes nothing."""
-        names = {field.name for field in dataclasses.fields(self)} - {"data_dir", "devices", "num_nodes"}
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in names}
+        names = [field.name for field in dataclasses.fields(self)]
+        values = {name: getattr(self, name) for name in names if name not in ("data_dir", "devices", "num_nodes")}
         return json.loads(json.dumps(values, default=str))
 
 

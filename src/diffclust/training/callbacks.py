@@ -39,12 +39,7 @@ class StepBar(ProgressBar):
         from tqdm.auto import tqdm
 
         if trainer.is_global_zero:
-            self._bar = tqdm(
-                total=pl_module.n_steps,
-                initial=pl_module.done,
-                unit="step",
-                mininterval=0.2,
-            )
+            self._bar = tqdm(total=pl_module.n_steps, initial=pl_module.done, unit="step", mininterval=0.2)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

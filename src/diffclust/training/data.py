@@ -38,6 +38,12 @@ def as_labels(y: Any, n_rows: int) -> Tensor:
     return labels
 
 
+def as_set(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Rows and their labels, see above."""
+    rows = as_rows(x)
+    return rows, as_labels(y, len(rows))
+
+
 def batch_rows(
     seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int
 ) -> NDArray[np.int64]:  # fmt: skip
@@ -83,6 +89,11 @@ class ForestData(pl.LightningDataModule):
                     f"validation_fraction={config.validation_fraction} of {len(known)} labels leaves none to train on."
                 )
             self._validate_on(x, labels, held_out, self.unlabelled)
+        if config.patience is not None and not self.validation_rows:
+            raise ValueError(
+                f"patience={config.patience} needs something to validate on: validation_fraction above 0 (so that at "
+                "least one of the labelled rows is held out), or validation=(x, y)."
+            )
 
     def _n_labelled(self) -> int:
         return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.config.views))

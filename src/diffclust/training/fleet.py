@@ -11,9 +11,7 @@ validation.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
 from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
-from diffclust.training.data import ForestData, as_labels, as_rows
+from diffclust.training.data import ForestData, as_labels, as_rows, as_set
 from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet, random_numbers_of_its_own, resolve
-from diffclust.training.module import ForestModule, seed_step
+from diffclust.training.module import ForestModule, check_finite, seed_step
 from diffclust.training.ranks import Together
 from diffclust.training.settings import TrainingConfig
 
@@ -76,15 +74,8 @@ def fit_many(
     rows = as_rows(x)
     if resume is not None:
         check_checkpoint(resume)
-    if validation is not None:
-        held_out = as_rows(validation[0])
-        validation = held_out, as_labels(validation[1], len(held_out))
-    data = [
-        ForestData(config, rows, as_labels(y, len(rows)), validation) for config, y in zip(configs, ys, strict=True)
-    ]
-    for config, each in zip(configs, data, strict=True):
-        if config.patience is not None and not each.validation_rows:
-            raise ValueError(f"patience={config.patience} needs something to validate on, see validation.")
+    held_out = None if validation is None else as_set(*validation)
+    data = [ForestData(config, rows, as_labels(y, len(rows)), held_out) for config, y in zip(configs, ys, strict=True)]
     with random_numbers_of_its_own(), quiet():
         members = []
         for config in configs:
@@ -287,20 +278,15 @@ class Fleet(pl.LightningModule):
             else:
                 group["lr"] = self.data[i].config.learning_rate * self.data[i].config.rate(self.done)
 
-    def _precision(self) -> Any:
-        stack = ExitStack()
-        if self.config.precision == "bf16-mixed":  # casts of weights must not outlive the graph
-            stack.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))
-        return stack
+    def _precision(self) -> torch.autocast:
+        halved = self.config.precision == "bf16-mixed"
+        # No cache: casts of weights must not outlive the graph.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=halved, cache_enabled=False)
 
     def _check_losses(self, trained: list[int]) -> None:
         for i in trained:
-            value = float(self.members[i].losses[self.done - 1])  # type: ignore[index]
-            if not value < float("inf"):
-                raise FloatingPointError(
-                    f"The loss of network {i} is {value} after {self.done} steps: training diverged. Lower "
-                    f"learning_rate ({self.data[i].config.learning_rate}) or look for extreme values in x."
-                )
+            loss = self.members[i].losses[self.done - 1]  # type: ignore[index]
+            check_finite(loss, self.done, self.data[i].config, f"The loss of network {i}")
 
     # -------------------------------------------------------------------------------------------------- validation
 
@@ -354,7 +340,7 @@ class Fleet(pl.LightningModule):
         for best, each in zip(self.best, self.members, strict=True):
             member: ForestModule = each  # type: ignore[assignment]
             if member.config.patience is not None:
-                member.load_state_dict(copy.copy(best["state"]), strict=False)
+                member.load_state_dict(best["state"], strict=False)
             for parameter in member.parameters():
                 parameter.grad = None  # may lie in the memory of the graph
             finished.append(member.cpu().eval())

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from diffclust.frameworks import to_numpy
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar, WholeCheckpoints
-from diffclust.training.data import ForestData, as_labels, as_rows
+from diffclust.training.data import ForestData, as_rows, as_set
 from diffclust.training.module import CrossEntropy, ForestModule
 from diffclust.training.settings import MONITORS, OBJECT, TrainingConfig
 
@@ -65,20 +65,11 @@ def fit(
     >>> embed(module, x).shape, len(module.loss_curve)
     ((40, 16), 3)
     """
-    rows = as_rows(x)
-    labels = as_labels(y, len(rows))
+    rows, labels = as_set(x, y)
     if resume is not None:
         check_checkpoint(resume)
-    if validation is not None:
-        held_out = as_rows(validation[0])
-        validation = held_out, as_labels(validation[1], len(held_out))
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.max_steps))
-    data = ForestData(config, rows, labels, validation, apart)
-    if config.patience is not None and not data.validation_rows:
-        raise ValueError(
-            f"patience={config.patience} needs something to validate on: validation_fraction above 0 (so that at "
-            "least one of the labelled rows is held out), or validation=(x, y)."
-        )
+    data = ForestData(config, rows, labels, None if validation is None else as_set(*validation), apart)
     with random_numbers_of_its_own(), quiet(), _folder(folder, config) as place:
         torch.manual_seed(config.seed)
         module = ForestModule(config, tuple(rows.shape[1:]))

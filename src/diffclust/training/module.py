@@ -40,6 +40,15 @@ def seed_step(device: torch.device, seed: int, step: int, rank: int = 0) -> None
         torch.cuda.default_generators[device.index].manual_seed(number)
 
 
+def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str = "The loss") -> None:
+    """Waits for the loss, so not in every step."""
+    if not torch.isfinite(loss):
+        raise FloatingPointError(
+            f"{name} is {float(loss.detach())} after {n_steps} steps: training diverged. Lower learning_rate "
+            f"({config.learning_rate}) or look for extreme values in x."
+        )
+
+
 class ForestModule(pl.LightningModule):
     """Input scaling, backbone and loss. ``module(x)`` gives the embeddings of a tensor of rows.
 
@@ -109,11 +118,8 @@ class ForestModule(pl.LightningModule):
         loss = self.loss(self(x), known)
         self.losses[self.global_step] = loss.detach()
         self.log("loss", loss, prog_bar=True, batch_size=len(x))
-        if (self.global_step + 1) % self.config.validate_every == 0 and not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"The loss is {float(loss.detach())} after {self.global_step + 1} steps: training diverged. Lower "
-                f"learning_rate ({self.config.learning_rate}) or look for extreme values in x."
-            )
+        if (self.global_step + 1) % self.config.validate_every == 0:
+            check_finite(loss, self.global_step + 1, self.config)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> None:
