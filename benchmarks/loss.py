@@ -8,7 +8,9 @@ Their code needs JAX and is never part of this repository. Without --reference o
 it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
 the same perturbed matrices must return the same forests. Times are medians; each contender has a process of its own,
 one after the other, because a program that uses torch has no JAX, with its threads, beside it. On a GPU the time of
-(s * s).sum() and its gradient says how much of an eager call is torch and the machine.
+(s * s).sum() and its gradient says how much of an eager call is torch and the machine. Torch hands the backward pass of
+CUDA tensors to a thread of its own, which on some machines takes longer to wake up than all the rest: both are also
+timed with torch.autograd.set_multithreading_enabled(False), which leaves it to the thread that asks.
 """
 
 import argparse
@@ -182,9 +184,14 @@ def time_one(
     times = {name: median_ms(lambda: (step(), finish()), seconds)}
     if device == "cuda":
         nothing = torch.as_tensor(similarity, device=device).requires_grad_()
-        times["(s * s).sum() in torch"] = median_ms(
-            lambda: (torch.autograd.grad((nothing * nothing).sum(), nothing), finish()), seconds
-        )
+
+        def floor() -> object:
+            return torch.autograd.grad((nothing * nothing).sum(), nothing), finish()
+
+        times["(s * s).sum() in torch"] = median_ms(floor, seconds)
+        with torch.autograd.set_multithreading_enabled(False):
+            times["torch, backward in this thread"] = median_ms(lambda: (step(), finish()), seconds)
+            times["(s * s).sum(), the same"] = median_ms(floor, seconds)
         times["torch in a graph"] = graph_ms(our_step(similarity, labels, n_draws, device, in_graph=True), seconds)
     return times
 

@@ -116,22 +116,27 @@ def test_bytes_stay_bytes():
     assert as_rows(np.zeros((2, 8, 8), np.int64)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["shift", "shift-flip"])
+@pytest.mark.parametrize("kind", ["shift", "shift-flip", "shift-flip-cut"])
 @pytest.mark.parametrize("shape", [(40, 8, 9), (40, 3, 32, 32)])
 def test_moved_images(shape, kind):
     x, reach = torch.rand(shape), min(shape[-2:]) // 8
-    moves = batch_moves(1, 5, len(x), reach, kind)
-    assert np.array_equal(moves, batch_moves(1, 5, len(x), reach, kind))
-    assert not np.array_equal(moves, batch_moves(1, 6, len(x), reach, kind))
+    moves = batch_moves(1, 5, len(x), shape, kind)
+    assert np.array_equal(moves, batch_moves(1, 5, len(x), shape, kind))
+    assert not np.array_equal(moves, batch_moves(1, 6, len(x), shape, kind))
     assert set(moves[:, :2].ravel()) == set(range(-reach, reach + 1))
-    assert set(moves[:, 2]) == ({0, 1} if kind == "shift-flip" else {0})
+    assert set(moves[:, 2]) == ({0} if kind == "shift" else {0, 1})
     moved = move_images(x, torch.from_numpy(moves))
-    for image, result, (down, right, mirrored) in zip(x, moved, moves, strict=True):
+    for image, result, (down, right, mirrored, *hole) in zip(x, moved, moves, strict=True):
         expected = torch.roll(image.flip(-1) if mirrored else image, (down, right), (-2, -1))
         for axis, by in ((-2, down), (-1, right)):
             gap = torch.arange(shape[axis])
             gap = gap < by if by > 0 else gap >= shape[axis] + by
             expected.movedim(axis, 0)[gap] = 0
+        if hole:
+            half = min(shape[-2:]) // 4
+            rows, columns = (slice(max(0, middle - half), middle + half) for middle in hole)
+            expected[..., rows, columns] = 0
+        assert len(hole) == (2 if kind == "shift-flip-cut" else 0)
         assert torch.equal(result, expected)
 
 

@@ -38,7 +38,7 @@ def value_gradient(cotangent: Any, adjacency: Any) -> Any:
 
     For a mean gap F(Σ) - F(Σ; M_Ω) the adjacency is that of the free forests less that of the constrained ones.
     """
-    return cotangent[..., None, None] * adjacency
+    return (cotangent[..., None, None] if cotangent.ndim else cotangent) * adjacency
 
 
 def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:

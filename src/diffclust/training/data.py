@@ -126,8 +126,8 @@ class ForestData(pl.LightningDataModule):
         config = self.config
         if config.augment is None:
             return None
-        reach = reach_of(tuple(self.sets["training"][0].shape))
-        return torch.from_numpy(batch_moves(config.seed, step, n_rows, reach, config.augment))
+        shape = tuple(self.sets["training"][0].shape)
+        return torch.from_numpy(batch_moves(config.seed, step, n_rows, shape, config.augment))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
         return self.take(*batch)
@@ -192,24 +192,38 @@ def reach_of(shape: tuple[int, ...]) -> int:
     return max(1, min(shape[-2:]) // 8)
 
 
-def batch_moves(seed: int, step: int, n_rows: int, reach: int, kind: str) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored; a pure function of (seed, step)."""
+def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
+    """How each image of a batch is moved, (n, 3): down, right, mirrored, and for "shift-flip-cut" (n, 5): also the row
+    and column of the middle of the hole. A pure function of (seed, step).
+    """
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
+    reach = reach_of(shape)
     moves = rng.integers(-reach, reach, (n_rows, 3), endpoint=True)
-    moves[:, 2] = rng.integers(0, 2, n_rows) if kind == "shift-flip" else 0
-    return moves
+    moves[:, 2] = rng.integers(0, 2, n_rows) if kind != "shift" else 0
+    if kind != "shift-flip-cut":
+        return moves
+    return np.concatenate([moves, rng.integers(0, shape[-2:], (n_rows, 2))], axis=1)
 
 
 def move_images(x: Tensor, moves: Tensor) -> Tensor:
-    """Images (n, [C,] H, W), mirrored and then moved, zeros coming in; moves as of :func:`batch_moves`."""
+    """Images (n, [C,] H, W), mirrored, then moved, then with a hole, zeros coming in; moves of :func:`batch_moves`."""
     *_, height, width = x.shape
-    down, right, mirrored = moves[:, :, None].unbind(1)
+    down, right, mirrored, *hole = moves[:, :, None].unbind(1)
     i = torch.arange(len(x), device=x.device)[:, None, None, None]
     row = torch.arange(height, device=x.device) - down
     column = torch.arange(width, device=x.device) - right
     inside = ((row >= 0) & (row < height))[:, :, None] & ((column >= 0) & (column < width))[:, None, :]
+    if hole:
+        inside &= ~(_near(hole[0], height, x.shape)[:, :, None] & _near(hole[1], width, x.shape)[:, None, :])
     column = torch.where(mirrored > 0, width - 1 - column, column)
     images = x.reshape(len(x), -1, height, width)
     channel = torch.arange(images.shape[1], device=x.device)[:, None, None]
     row, column = row.clamp(0, height - 1)[:, None, :, None], column.clamp(0, width - 1)[:, None, None, :]
     return (images[i, channel, row, column] * inside[:, None]).reshape(x.shape)
+
+
+def _near(middle: Tensor, length: int, shape: tuple[int, ...]) -> Tensor:
+    """(n, length): which rows or columns are in a hole around ``middle``, half as wide as the shorter side."""
+    half = max(1, min(shape[-2:]) // 4)
+    place = torch.arange(length, device=middle.device)
+    return (place >= middle - half) & (place < middle + half)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-AUGMENTATIONS = ("shift", "shift-flip")
+AUGMENTATIONS = ("shift", "shift-flip", "shift-flip-cut")
 SCHEDULES = ("constant", "cosine")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 OBJECTIVES = ("forest", "cross-entropy")
@@ -24,7 +24,8 @@ class TrainingConfig:
         objective: "forest", or "cross-entropy" of a linear layer on the embedding, the baseline.
         backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
-        augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored), or None.
+        augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored),
+            "shift-flip-cut" (and with a hole, half as wide as the image), or None.
         views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
         n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
