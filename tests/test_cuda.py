@@ -14,11 +14,12 @@ pytest.importorskip("triton")
 
 from diffclust import noise as definition  # noqa: E402
 from diffclust.solvers import cpu, cuda  # noqa: E402
+from diffclust.solvers.cuda import launches  # noqa: E402
 from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
 from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
-assert ON_GPU or cuda._INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
+assert ON_GPU or launches.INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
 
 
 def on_device(value):

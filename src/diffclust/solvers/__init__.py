@@ -1,7 +1,7 @@
 """The forest solvers. A solver knows arrays and integers only; this table says which one serves which array.
 
 Every solver has the same functions: ``solve`` and the sums over draws that expectations and gradients are made of. A
-new backend is one file here and one row of the table.
+new backend is one module here and one row of the table.
 """
 
 from __future__ import annotations

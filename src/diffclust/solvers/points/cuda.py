@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from diffclust.solvers.cuda import device_of
+from diffclust.solvers.cuda.launches import device_of
 from diffclust.solvers.points.cpu import Tree, in_order
 from diffclust.solvers.points.metrics import METRICS, Metric
 from diffclust.solvers.points.progress import Progress
