@@ -351,18 +351,39 @@ class OursFashion(OursMnist):
     images: str = "fashion_mnist"
 
 
+@recipe("ours-supervised-mnist")
+@dataclasses.dataclass(frozen=True)
+class OursSupervisedMnist(OursMnist):
+    """MNIST with all labels."""
+
+    n_labels: tuple[int, ...] = (0,)
+    withheld: tuple[int, ...] = (0,)
+    must_link_first: bool = True
+
+
 @recipe("ours-cifar10")
 @dataclasses.dataclass(frozen=True)
 class OursCifar(SupervisedCifar):
-    """CIFAR-10 with all labels: ResNet-18 without the pool, larger batches, a falling learning rate."""
+    """CIFAR-10 with all labels: ResNet-18 without the pool, larger batches, much noise, images with a hole."""
 
     network: str = "experiments.networks:resnet18"
-    n_steps: int = 5000
+    n_steps: int = 9000
     batch_size: int = 512
-    epsilon: float = 0.5
+    epsilon: float = 2.0
     n_draws: int = 50
+    augment: str | None = "shift-flip-cut"
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     schedule: str = "cosine"
     warmup_steps: int = 400
     patience: int | None = None
+
+
+@recipe("ours-supervised-fashion")
+@dataclasses.dataclass(frozen=True)
+class OursSupervisedFashion(OursCifar):
+    """Fashion-MNIST with all labels, as CIFAR-10."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    images: str = "fashion_mnist"
+    n_steps: int = 5000

@@ -50,7 +50,7 @@ class _Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network for images (3, 32, 32), channels last.
+    """A residual network for images of about 32 x 32 with channels, or without, as (H, W); channels last.
 
     Args:
         blocks: of each of the four stages, of 64, 128, 256 and 512 channels.
@@ -63,7 +63,8 @@ class ResNet(nn.Module):
         self, input_shape: tuple[int, ...], blocks: tuple[int, ...], bottleneck: bool, pool: bool, width: int = 256
     ) -> None:
         super().__init__()
-        layers: list[nn.Module] = [_conv(input_shape[0], 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
+        n_channels = input_shape[0] if len(input_shape) == 3 else 1
+        layers: list[nn.Module] = [_conv(n_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
         if pool:
             layers.append(nn.MaxPool2d(3, 2, padding=1))
         n_in = 64
@@ -84,7 +85,8 @@ class ResNet(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.contiguous(memory_format=torch.channels_last))
+        images = x if x.ndim == 4 else x[:, None]
+        return self.layers(images.contiguous(memory_format=torch.channels_last))
 
 
 lenet: Any = Lenet
