@@ -122,6 +122,130 @@ def test_constraints_in_place_of_labels(module):
 
 
 # ----------------------------------------------------------------------------------------------------------------
+# Embeddings to standardised similarity, with a gradient written by hand where nothing traces or transforms
+
+
+def similarities(x):
+    return dc.nn.PartialFenchelYoungLoss(3, seed=0).similarities(x)
+
+
+def by_autograd(x):
+    return dc.standardize(dc.negative_squared_distances(x))
+
+
+def random(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def cotangent_of(value):
+    """Not symmetric, and with a mean."""
+    return 1 + random(*value.shape, seed=1).to(value.dtype)
+
+
+def value_and_gradient(function, x):
+    x = x.detach().requires_grad_()
+    value = function(x)
+    return value.detach(), *torch.autograd.grad(value, x, cotangent_of(value))
+
+
+SHAPES = [(1, 1), (1, 4), (2, 3), (3, 1), (40, 16), (5, 0), (0, 5, 3), (4, 6, 2), (2, 2, 5, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_similarities_and_their_gradient_are_those_of_the_formulas(shape):
+    x = random(*shape)
+    (value, gradient), (expected, truth) = (value_and_gradient(f, x) for f in (similarities, by_autograd))
+    assert torch.equal(value, expected)
+    torch.testing.assert_close(gradient, truth, rtol=1e-10, atol=1e-10)
+    if len(shape) > 2 or shape[-2] == 1 or shape[-1] == 0:
+        return
+    # In float32 it is as far from the truth as what autograd makes of the formulas, or a rounding of what is summed.
+    distances = -dc.negative_squared_distances(x)
+    summands = (cotangent_of(value) + cotangent_of(value).mT).abs() * distances.sqrt() / distances.std(correction=0)
+    ours, theirs = ((value_and_gradient(f, x.float())[1] - truth).abs().max() for f in (similarities, by_autograd))
+    assert ours <= 2 * theirs + 4 * torch.finfo(torch.float32).eps * summands.sum(-1).max()
+
+
+def test_derivatives_of_similarities():
+    """First ones are written by hand, second ones are those of the formulas; hooks see a gradient once."""
+    x, cotangent = random(2, 5, 3).requires_grad_(), random(2, 5, 5, seed=1).requires_grad_()
+    assert "_StandardizedDistances" in similarities(x).grad_fn.name()
+    assert torch.autograd.gradcheck(similarities, (x,))
+    assert torch.autograd.gradgradcheck(similarities, (x,), (cotangent,))
+    seen = []
+    x.register_hook(lambda gradient: seen.append(gradient))
+    for create_graph in (False, True):
+        (gradient,) = torch.autograd.grad(similarities(x), x, cotangent, create_graph=create_graph)
+        torch.testing.assert_close(gradient, torch.autograd.grad(by_autograd(x), x, cotangent)[0])
+    assert len(seen) == 4
+
+
+def test_similarities_under_transforms():
+    x, tangent = random(3, 5, 2).requires_grad_(), random(3, 5, 2, seed=1)
+
+    def total(function, x):
+        return (function(x) ** 3).sum()
+
+    truth = torch.autograd.grad(total(by_autograd, x), x)[0]
+    gradient = torch.func.grad(lambda x: total(similarities, x))
+    torch.testing.assert_close(gradient(x), truth)
+    torch.testing.assert_close(torch.func.vmap(gradient)(x), truth)
+    with torch.autograd.forward_ad.dual_level():
+        dual = total(similarities, torch.autograd.forward_ad.make_dual(x, tangent))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, (truth * tangent).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_embeddings_have_similarity_and_gradient_zero(dtype):
+    for value in (0.0, 1.0, -3.0):
+        for result in value_and_gradient(similarities, torch.full((4, 3), value, dtype=dtype)):
+            assert (result == 0).all()
+
+
+def test_nan_stays_in_its_problem():
+    x = random(3, 5, 2)
+    x[1, 2, 0] = torch.nan
+    for result in value_and_gradient(similarities, x):
+        assert torch.equal(result.isnan(), torch.tensor([False, True, False])[:, None, None].expand_as(result))
+
+
+@pytest.mark.parametrize("function", [similarities, by_autograd])
+@pytest.mark.parametrize("scale", [2.0**-27, 2.0**27])
+def test_the_gradient_of_collapsed_and_of_vast_embeddings(function, scale):
+    """Similarities do not change with the scale, so their gradient is one over it; float32 is wide enough for both."""
+    x = random(7, 3, dtype=torch.float32)
+    (value, gradient), (scaled, small_or_large) = (value_and_gradient(function, c * x) for c in (1.0, scale))
+    assert torch.equal(scaled, value)
+    torch.testing.assert_close(scale * small_or_large, gradient)
+
+
+def test_a_backward_pass_within_autocast_is_in_float32():
+    x = random(20, 8, dtype=torch.float32)
+    expected = value_and_gradient(similarities, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = value_and_gradient(similarities, x)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@EVERY_LOSS
+def test_training_is_that_of_the_formulas(module):
+    def train(similarity):
+        x = embeddings(dtype=torch.float64).requires_grad_()
+        loss = module(3, n_draws=20, seed=0, epsilon=0.5, similarity=similarity)
+        optimizer = torch.optim.SGD([x], lr=0.1)
+        history = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            value = loss(x, LABELS)
+            value.backward()
+            optimizer.step()
+            history.append(value.item())
+        return history
+
+    assert np.allclose(train("sqeuclidean"), train(dc.negative_squared_distances), rtol=0, atol=1e-10)
+
+
+# ----------------------------------------------------------------------------------------------------------------
 # The stream of noise
 
 

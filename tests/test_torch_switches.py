@@ -175,6 +175,12 @@ def run(module, x):
     return module(x) if isinstance(module, dc.nn.PerturbedClustering) else module(x, LABELS)
 
 
+def assert_rounded_alike(gradient, other):
+    """Eagerly the similarity's gradient is written by hand, compiled it is autograd's: sums of 2 n products each."""
+    bound = 2 * len(gradient) * 2 * torch.finfo(gradient.dtype).eps * gradient.abs().max()
+    torch.testing.assert_close(gradient, other, rtol=0, atol=bound.item())
+
+
 MODULES = ("PartialFenchelYoungLoss", "ConnectivityLoss", "PerturbedClustering")
 
 
@@ -190,8 +196,7 @@ def test_compiled_modules_equal_eager_and_move_along_the_stream(kind):
         assert torch.equal(expected, got)
         (expected**2).sum().backward()
         (got**2).sum().backward()
-        # aot_eager decomposes some of torch's own backward formulas; ours are the same operators.
-        torch.testing.assert_close(x.grad, y.grad)
+        assert_rounded_alike(x.grad, y.grad)
         seen.append(got.detach())
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
@@ -226,7 +231,7 @@ def test_inductor():
         torch.testing.assert_close(got, expected)
         expected.backward()
         got.backward()
-        torch.testing.assert_close(y.grad, x.grad)
+        assert_rounded_alike(x.grad, y.grad)
     assert module.noise_counter == 2 * B
 
 
@@ -245,7 +250,7 @@ def test_compile_with_batches_of_several_sizes(kind, needs_gradient, dynamic):
         if needs_gradient:
             (expected**2).sum().backward()
             (got**2).sum().backward()
-            torch.testing.assert_close(x.grad, y.grad)
+            assert_rounded_alike(x.grad, y.grad)
 
 
 @pytest.mark.parametrize("kind", MODULES)

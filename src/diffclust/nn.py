@@ -20,6 +20,7 @@ except ImportError as error:  # pragma: no cover
 from diffclust import distributed, losses, perturbed
 from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
+from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.problems import prepare
 
@@ -68,6 +69,8 @@ class _Perturbed(nn.Module):
 
     def similarities(self, embeddings: Tensor) -> Tensor:
         """(..., n, d) → (..., n, n), standardised unless ``standardize=False``."""
+        if self.similarity == "sqeuclidean" and self.standardize and self.reachability is None:
+            return standardized_distances(embeddings)
         function = SIMILARITIES[self.similarity] if isinstance(self.similarity, str) else self.similarity
         result = function(embeddings)
         if self.reachability is not None and result.shape[-1] > 1:

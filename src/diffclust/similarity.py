@@ -107,13 +107,17 @@ def negative_squared_distances(x: Any) -> Any:
     >>> negative_squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, -25.0], [-25.0, 0.0]]
     """
-    x = _check_points(x)
+    return 2.0 * _half_distances(_check_points(x))[1]
+
+
+def _half_distances(x: Any) -> tuple[Any, Any]:
+    """The centred points, and -|x_i - x_j|^2 / 2 = <x_i, x_j> - (|x_i|^2 / 2 + |x_j|^2 / 2)."""
     # Distances do not change when the points are centred, and the cancellation below loses fewer digits.
     x = x - x.mean(-2)[..., None, :]
-    squares = (x * x).sum(-1)
+    half = 0.5 * (x * x).sum(-1)
     with _in_float32(x):
         gram = x @ x.swapaxes(-1, -2)
-    return (2.0 * gram - squares[..., :, None] - squares[..., None, :]).clip(max=0.0)
+    return x, (gram - (half[..., :, None] + half[..., None, :])).clip(max=0.0)
 
 
 def cosine_similarities(x: Any) -> Any:
@@ -137,17 +141,23 @@ def standardize(similarity: Any) -> Any:
     >>> standardize(np.array([[0.0, -2.0], [-2.0, 0.0]])).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    on_host = framework_of(similarity) == "numpy"
-    if on_host:
+    if framework_of(similarity) == "numpy":
         similarity = _check_real("similarity", np.asarray(similarity))
         if np.isinf(similarity).any():
             raise ValueError("standardize needs finite entries. Standardise before masking edges with -inf.")
     check_square(similarity)
+    return _standardize(similarity)[0]
+
+
+def _standardize(similarity: Any) -> tuple[Any, Any]:
+    """The result, and the deviation (..., 1, 1) by which it was divided."""
     centred = similarity - similarity.mean((-1, -2))[..., None, None]
-    if on_host:  # once more: what rounding leaves of a constant matrix must not be scaled up to one
+    if framework_of(similarity) == "numpy":
+        # Once more: what rounding leaves of a constant matrix must not be scaled up to one.
         centred = centred - centred.mean((-1, -2))[..., None, None]
     variance = (centred * centred).mean((-1, -2))[..., None, None]
-    return centred * variance.clip(min=_tiny(similarity)) ** -0.5
+    deviation = variance.clip(min=_tiny(similarity)) ** 0.5  # not ** -0.5, whose derivative overflows long before
+    return centred / deviation, deviation
 
 
 def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
