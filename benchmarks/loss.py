@@ -178,10 +178,10 @@ def time_one(
             check_answers(authors, similarity, labels, placers(device)[framework])
         return {}
     if name == "jax":
-        return {name: median_ms(our_jax_step(similarity, labels, n_draws), seconds)}
+        return {"ours, jax": median_ms(our_jax_step(similarity, labels, n_draws), seconds)}
     finish = torch.cuda.synchronize if device == "cuda" else lambda: None
     step = our_step(similarity, labels, n_draws, device)
-    times = {name: median_ms(lambda: (step(), finish()), seconds)}
+    times = {"ours, torch": median_ms(lambda: (step(), finish()), seconds)}
     if device == "cuda":
         nothing = torch.as_tensor(similarity, device=device).requires_grad_()
 
@@ -190,9 +190,10 @@ def time_one(
 
         times["(s * s).sum() in torch"] = median_ms(floor, seconds)
         with torch.autograd.set_multithreading_enabled(False):
-            times["torch, backward in this thread"] = median_ms(lambda: (step(), finish()), seconds)
-            times["(s * s).sum(), the same"] = median_ms(floor, seconds)
-        times["torch in a graph"] = graph_ms(our_step(similarity, labels, n_draws, device, in_graph=True), seconds)
+            times["ours, torch, backward in this thread"] = median_ms(lambda: (step(), finish()), seconds)
+            times["(s * s).sum(), backward in this thread"] = median_ms(floor, seconds)
+        captured = our_step(similarity, labels, n_draws, device, in_graph=True)
+        times["ours, torch in a graph"] = graph_ms(captured, seconds)
     return times
 
 
@@ -229,7 +230,7 @@ def main() -> None:
         times = {column: ms for name in contenders for column, ms in in_a_process(name, *options).items()}
         theirs = times.pop("authors", None)
         if position == 0:
-            header = ["n", "draws", "authors", *itertools.chain(*((f"ours, {name}", "ratio") for name in times))]
+            header = ["n", "draws", "authors", *itertools.chain(*((name, "ratio") for name in times))]
             print("| " + " | ".join(header) + " |\n|" + "---:|" * len(header))
         row = [str(n), str(n_draws), "" if theirs is None else f"{theirs:.1f} ms"]
         for t in times.values():
