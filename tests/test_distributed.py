@@ -35,7 +35,9 @@ def on_ranks(ranks, work, *arguments, backend="gloo"):
     numbers = (ranks,) if isinstance(ranks, int) else tuple(ranks)
     with tempfile.TemporaryDirectory() as folder:
         start = (numbers, folder, backend, work, arguments)
-        mp.start_processes(_work, start, nprocs=max(numbers), start_method="forkserver")
+        # A process that has asked whether there is a GPU cannot hand it on to a fork.
+        method = "spawn" if backend == "nccl" else "forkserver"
+        mp.start_processes(_work, start, nprocs=max(numbers), start_method=method)
 
 
 def _work(rank, numbers, folder, backend, work, arguments):

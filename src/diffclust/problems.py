@@ -84,10 +84,10 @@ def check_tensor(similarity: Any) -> Any:
 
 def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...], like: Any) -> Any:
     """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of a framework are not read."""
-    xp, on_torch = namespace_of(like), framework_of(like) == "torch"
     if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
         check_bounds(n_clusters, n_clusters, n_points)
         return n_clusters
+    xp, framework = namespace_of(like), framework_of(like)
     if framework_of(n_clusters) == "numpy":
         n_clusters = np.asarray(n_clusters)
         if n_clusters.dtype.kind not in "iu":
@@ -101,9 +101,9 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
             f"n_clusters must be one integer or one per problem, shape {batch_shape}, got shape "
             f"{tuple(n_clusters.shape)}."
         )
-    if on_torch:
+    if framework == "torch":
         n_clusters = xp.as_tensor(n_clusters, dtype=xp.int64, device=like.device)
-    elif framework_of(like) == "numpy":
+    elif framework == "numpy":
         n_clusters = to_numpy(n_clusters).astype(np.int64)
     return xp.broadcast_to(n_clusters, batch_shape).reshape(-1)
 
@@ -186,16 +186,16 @@ def prepare(
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
     batch_shape, n = tuple(array.shape[:-2]), int(array.shape[-1])
-    problem = Problem(array, check_n_clusters(n_clusters, n, batch_shape, array), None, None)
+    k, n_problems = check_n_clusters(n_clusters, n, batch_shape, array), math.prod(batch_shape)
     known = check_constraints(constraints, n, batch_shape)
     if known is None:
-        return problem
+        return Problem(array, k, None, None)
     if known.relation is None:
-        labels = _place(_short(known.labels, array), array, (*batch_shape, n)).reshape(problem.n_problems, n)
-        problem = Problem(array, problem.k, labels, None)
+        labels = _place(_short(known.labels, array), array, (*batch_shape, n))
+        problem = Problem(array, k, labels.reshape(n_problems, n), None)
     else:
-        relation = _place(known.relation, array, (*batch_shape, n, n)).reshape(problem.n_problems, n, n)
-        problem = Problem(array, problem.k, None, relation)
+        relation = _place(known.relation, array, (*batch_shape, n, n))
+        problem = Problem(array, k, None, relation.reshape(n_problems, n, n))
     if clamp and (on_host or problem.labels is None) and not is_captured(array):
         clusters = problem.n_clusters
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
