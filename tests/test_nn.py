@@ -48,6 +48,24 @@ def test_a_loss_is_the_function_on_the_standardised_similarity(module, options):
     assert torch.equal(module(3, n_draws=20, seed=5, **options)(x, LABELS), truth)
 
 
+@EVERY_LOSS
+@pytest.mark.parametrize("scale", [0.25, 4.0])  # powers of two: no rounding
+def test_a_scale_of_the_noise_is_another_epsilon(module, scale):
+    scaled, other = module(3, n_draws=20, seed=5, epsilon=0.5), module(3, n_draws=20, seed=5, epsilon=0.5 * scale)
+    scaled.noise_scale = torch.tensor(scale)
+    assert "noise_scale" not in scaled.state_dict()
+    results = []
+    for loss in (scaled, other):
+        x = embeddings().requires_grad_()
+        value = loss(x, LABELS)
+        results.append((value.detach(), torch.autograd.grad(value, x)[0]))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
+    assert results[0][1].abs().max() > 0
+    plain = module(3, n_draws=20, seed=5, epsilon=0.5).eval()
+    scaled.noise_counter.zero_()
+    assert torch.equal(scaled.eval()(embeddings(), LABELS), plain(embeddings(), LABELS))
+
+
 def test_the_layer_is_the_function():
     x = embeddings()
     s = dc.standardize(dc.negative_squared_distances(x))

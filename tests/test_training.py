@@ -140,6 +140,21 @@ def test_moved_images(shape, kind):
         assert torch.equal(result, expected)
 
 
+# ------------------------------------------------------------------------------------------------------------- noise
+
+
+def test_noise_that_grows():
+    """By the same factor in every step, from the first to the last; the trained loss has the last one's."""
+    x, _, known = make_data()
+    config = make_config(epsilon=0.8, epsilon_start=0.1, max_steps=4)
+    assert [round(0.8 * config.noise_scale(step), 6) for step in range(4)] == [0.1, 0.2, 0.4, 0.8]
+    assert make_config().noise_scale(3) == 1.0
+    growing, constant = fit(config, x, known, progress=False), fit(make_config(epsilon=0.1), x, known, progress=False)
+    np.testing.assert_allclose(growing.loss_curve[0], constant.loss_curve[0], rtol=1e-5)
+    assert not np.isclose(growing.loss_curve[1], constant.loss_curve[1], rtol=1e-3)
+    assert float(growing.loss.noise_scale) == 1.0
+
+
 # --------------------------------------------------------------------------------------------------------- backbones
 
 
@@ -244,7 +259,10 @@ def make_network_with_dropout(input_shape):
     return torch.nn.Sequential(torch.nn.Linear(*input_shape, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 4))
 
 
-RESUMED = {"backbone": "test_training:make_network_with_dropout", "schedule": "cosine", "warmup_steps": 4}
+RESUMED = {
+    "backbone": "test_training:make_network_with_dropout", "schedule": "cosine", "warmup_steps": 4,
+    "epsilon_start": 0.1,
+}  # fmt: skip
 
 
 def moments(checkpoint):
@@ -274,6 +292,14 @@ def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path):
     a, b = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (tmp_path / "whole", last.parent))
     assert a["lr_schedulers"] == b["lr_schedulers"]
     torch.testing.assert_close(moments(a), moments(b), rtol=0, atol=0)
+
+
+def test_the_last_checkpoint_is_the_last_even_where_it_is_not_the_best(tmp_path):
+    x, _, known = make_data()
+    config = make_config(validation_fraction=0.3, monitor="val_error", learning_rate=1e-12)
+    fit(config, x, known, folder=tmp_path, progress=False)
+    steps = [torch.load(tmp_path / f"{name}.ckpt", weights_only=True)["global_step"] for name in ("best", "last")]
+    assert steps == [5, 20]
 
 
 class FailAt(Callback):
@@ -382,7 +408,7 @@ def test_progress_bar(capfd):
     [
         {"n_clusters": 0}, {"n_clusters": 2.0}, {"batch_size": True}, {"labelled_fraction": 0}, {"epsilon": 0.0},
         {"validation_fraction": 1.0}, {"schedule": "step"}, {"augment": "mixup"}, {"monitor": "loss"}, {"patience": 0},
-        {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
+        {"epsilon_start": 0.0}, {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
     ],
 )  # fmt: skip
 def test_bad_settings(changes):

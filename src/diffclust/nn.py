@@ -115,11 +115,20 @@ class _Perturbed(nn.Module):
 
 
 class _Loss(_Perturbed):
+    """A loss.
+
+    ``noise_scale`` is None or a 0-d tensor that multiplies epsilon in training: noise that changes, in a captured step,
+    too. Evaluation has epsilon.
+    """
+
+    noise_scale: Tensor | None
+
     def __init__(self, n_clusters: int, *, reduction: str = "mean", strict: bool = False, **options: Any) -> None:
         super().__init__(n_clusters, **options)
         losses._check_reduction(reduction)
         self.reduction = reduction
         self.strict = strict
+        self.register_buffer("noise_scale", None, persistent=False)
 
     def _n_clusters(self, embeddings: Tensor) -> int:
         """A batch smaller than k cannot have k clusters."""
@@ -143,6 +152,14 @@ class _Loss(_Perturbed):
             embeddings, gathered = self._of_all_ranks(embeddings, labels)
             known = Constraints.from_labels(gathered)
         return self._loss_over_ranks(embeddings, known, self._draws(embeddings))
+
+    def _scale(self) -> Tensor | None:
+        return self.noise_scale if self.training else None
+
+    def _scaled_similarities(self, embeddings: Tensor) -> Tensor:
+        """Divided by the noise's scale, because Σ / c + εZ has the forests of Σ + cεZ."""
+        similarity, scale = self.similarities(embeddings), self._scale()
+        return similarity if scale is None else similarity / scale
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
@@ -179,10 +196,12 @@ class PartialFenchelYoungLoss(_Loss):
     """
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
-        return losses.partial_fenchel_young_loss(
-            self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
+        loss = losses.partial_fenchel_young_loss(
+            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
+        scale = self._scale()
+        return loss if scale is None else loss * scale
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
@@ -199,12 +218,12 @@ class ConnectivityLoss(_Loss):
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         return losses.connectivity_loss(
-            self.similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
+            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
             strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
-        similarity = self.similarities(embeddings)
+        similarity = self._scaled_similarities(embeddings)
         known = self._constraints(embeddings, known)
         problem = losses._prepare(similarity, self._n_clusters(embeddings), known, self.strict)
         checked = perturbed.check_draws(similarity, **draws)

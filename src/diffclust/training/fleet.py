@@ -170,6 +170,10 @@ class Fleet(pl.LightningModule):
             )
             for data in self.data
         ]
+        self._scales = [
+            torch.tensor([data.config.noise_scale(step) for step in range(self.n_steps)], device=device)
+            for data in self.data
+        ]
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])
@@ -262,6 +266,8 @@ class Fleet(pl.LightningModule):
         rows = rows.index_select(0, self._in_block)[0]
         moves = None if moves is None else moves.index_select(0, self._in_block)[0]
         x, known = self.data[i].take("training", rows, moves)
+        if member.loss.noise_scale is not None:
+            member.loss.noise_scale.copy_(self._scales[i].index_select(0, self._step)[0])
         with self._precision():
             embeddings = member(x)
         loss = member.loss(embeddings.float(), known)

@@ -229,14 +229,11 @@ def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -
     if folder is None:
         return []
     names: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False}
-    if validates:
-        return [
-            ModelCheckpoint(
-                filename="best", monitor=config.monitor, mode=MONITORS[config.monitor], save_last=True,
-                save_on_train_epoch_end=False, **names,
-            )
-        ]  # fmt: skip
-    return [ModelCheckpoint(filename="last", every_n_train_steps=config.validate_every, save_top_k=1, **names)]
+    if not validates:
+        return [ModelCheckpoint(filename="last", every_n_train_steps=config.validate_every, **names)]
+    names["save_on_train_epoch_end"] = False
+    best = ModelCheckpoint(filename="best", monitor=config.monitor, mode=MONITORS[config.monitor], **names)
+    return [best, ModelCheckpoint(filename="last", **names)]  # not save_last, which waits for a better one
 
 
 def _logger(folder: str | Path | None) -> Any:

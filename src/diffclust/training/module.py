@@ -76,6 +76,8 @@ class ForestModule(pl.LightningModule):
             similarity=config.similarity, reachability=config.n_neighbors, must_link_first=config.must_link_first,
             seed=config.seed,
         )  # fmt: skip
+        if config.epsilon_start is not None:
+            self.loss.noise_scale = torch.ones(())
         self.register_buffer("losses", torch.full((config.max_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
 
@@ -112,6 +114,8 @@ class ForestModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         seed_step(self.device, self.config.seed, self.global_step, self.global_rank)
+        if self.loss.noise_scale is not None:
+            self.loss.noise_scale.fill_(self.config.noise_scale(self.global_step))
 
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
         x, known = batch
