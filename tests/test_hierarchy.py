@@ -9,6 +9,7 @@ from scipy.spatial.distance import squareform
 from sklearn.cluster import AgglomerativeClustering
 
 from diffclust import Constraints, Hierarchy, negative_squared_distances, spanning_forest
+from diffclust.solvers.tree import separate
 from oracles import components, kept_edges, random_similarity, similarities
 
 
@@ -385,6 +386,8 @@ def test_size_guard_changes_nothing_where_all_classes_are_large_enough(seed):
     plain = free.constrained(known)
     size = int(np.bincount(plain.labels(known.min_clusters)).min())
     assert np.array_equal(free.constrained(known, size).edges, plain.edges)
+    group, apart = known.groups()  # by the rule itself, too, not only because nothing is done
+    assert np.array_equal(free.edges[separate(free.edges, group, len(apart), size)], plain.edges[plain.n_fixed :])
 
 
 def test_a_labelled_outlier_does_not_leave_its_class_alone():

@@ -256,11 +256,16 @@ class Hierarchy:
         if self.n_fixed:
             raise ValueError("This hierarchy is constrained already. Join the constraints and start from the free one.")
         min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
-        if min_cluster_size > 1 and all_apart(apart):
-            kept = separate(self.edges, group, len(apart), min_cluster_size)
-        else:
-            kept = constrain(self.edges, group, apart.copy())
-        # A star for each group, from its first point.
+        plain = self._glued(group, constrain(self.edges, group, apart.copy()))
+        if min_cluster_size == 1 or not all_apart(apart) or len(apart) == 0:
+            return plain
+        clusters = plain.labels(plain.feasible_clusters()[0])
+        if np.bincount(clusters)[clusters[group >= 0]].min() >= min_cluster_size:
+            return plain
+        return self._glued(group, separate(self.edges, group, len(apart), min_cluster_size))
+
+    def _glued(self, group: NDArray[np.int64], kept: NDArray[np.bool_]) -> Hierarchy:
+        """The edges that are kept, and a star for each group, from its first point."""
         _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
         centre = first[inverse]
         others = np.flatnonzero((group >= 0) & (centre != np.arange(self.n_points)))

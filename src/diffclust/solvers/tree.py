@@ -229,7 +229,8 @@ def separate(edges, group, n_groups, min_size):
     edges between labelled points the weakest goes, then the next, except where a class would be left with fewer
     than ``min_size`` points. What a pass over all edges does not separate is left to a pass with half the size, and so
     on down to 1. With ``min_size`` 1, and wherever all classes get that many points anyway, the edges that stay are
-    those of :func:`constrain`.
+    those of :func:`constrain`. A cut costs the size of what it cuts off and the depth of the tree, a question whether
+    a class starves a visit of less than ``min_size`` points, and of the labelled ones of their classes.
     """
     n, n_edges = group.shape[0], edges.shape[0]
     tree = hang_up(edges, n)
