@@ -25,7 +25,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     A network is trained so that the spanning forest of its embeddings agrees with the labels
     (:class:`diffclust.nn.PartialFenchelYoungLoss`; unlabelled points take part). Then all training points are
     embedded and clustered, the known labels as constraints. With ``n_clusters`` above the number of labelled classes,
-    the other clusters are classes that nobody labelled.
+    the other clusters are classes that nobody labelled. A class with fewer than five labels lends its label, in
+    training only, to the nearest rows (``options={"least_labels": 1}`` switches that off).
 
     Args:
         n_clusters: number of clusters, at least the number of labelled classes. Where the labels leave room for fewer
