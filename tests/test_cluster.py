@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import diffclust as dc
-from diffclust.cluster import SpanningForestClustering
+from diffclust.cluster import SpanningForestClustering, lower_guard
 
 
 def expected_failures(estimator):
@@ -101,6 +101,40 @@ def test_label_constraints_and_new_clusters():
     model = SpanningForestClustering(3, min_cluster_size=5).fit(x, constraints=dc.Constraints.from_labels(labels))
     assert dc.Constraints.from_labels(labels).agree(model.labels_)
     assert adjusted_rand_score(y, model.labels_) > 0.95
+
+
+def labelled_outlier():
+    """Two blobs; the one label of the first is at its outlier, farther from it than the blobs are from each other."""
+    x, y = make_blobs(60, centers=[(0, 0), (6, 0)], cluster_std=0.7, random_state=0)
+    labels = np.full(61, -1)
+    labels[[60, np.flatnonzero(y == 1)[0]]] = 0, 1
+    return np.append(x, [[-12.0, 0.0]], axis=0), np.append(y, 0), dc.Constraints.from_labels(labels)
+
+
+def test_labelled_classes_keep_to_the_size_guard():
+    x, y, known = labelled_outlier()
+    plain = SpanningForestClustering(2).fit(x, constraints=known)
+    assert sorted(np.bincount(plain.labels_)) == [1, 60]
+    guarded = SpanningForestClustering(2, min_cluster_size="auto").fit(x, constraints=known)
+    assert adjusted_rand_score(y, guarded.labels_) == 1
+    assert adjusted_rand_score(y, guarded.soft_predict(epsilon=0.01, n_draws=10).argmax(1)) == 1
+    np.testing.assert_array_equal(guarded.hierarchy_.labels(2), guarded.labels_)
+    np.testing.assert_array_equal(guarded.free_hierarchy_.labels(2), SpanningForestClustering(2).fit(x).labels_)
+
+
+def test_guard_is_lowered_until_the_number_of_clusters_is_reached():
+    x, _, known = labelled_outlier()
+    group, apart = known.groups()
+    free = dc.Hierarchy.from_points(x)
+    plain = free.constrained(known)
+    for k in (2, 5, 12, 60):
+        tree, size = lower_guard(k, 20, plain, free, group, apart)
+        assert size in (20, 10, 5, 2, 1)
+        assert tree.labels(k, size).max() + 1 == k
+        np.testing.assert_array_equal(tree.edges, free.constrained(known, size).edges)
+        if size < 20:
+            assert free.constrained(known, 2 * size).feasible_clusters(2 * size)[1] < k
+    assert size == 1
 
 
 def test_pair_constraints_change_the_clusters(moons):

@@ -32,10 +32,10 @@ EXPECTED_FAILURES = {
 }
 
 
-def make_blobs(n=120, n_classes=4, labelled=(0, 1, 2, 3), per_class=5, seed=0):
+def make_blobs(n=120, n_classes=4, labelled=(0, 1, 2, 3), per_class=5, seed=0, distance=6):
     rng = np.random.default_rng(seed)
     truth = np.arange(n) % n_classes
-    x = rng.normal(size=(n, 6)) + 6 * np.eye(6)[truth]
+    x = rng.normal(size=(n, 6)) + distance * np.eye(6)[truth]
     y = np.full(n, -1)
     for c in labelled:
         y[np.flatnonzero(truth == c)[:per_class]] = c
@@ -109,6 +109,21 @@ def test_new_clusters_get_new_numbers():
     assert (model.labels_[y >= 0] == y[y >= 0]).all()
     assert dc.metrics.clustering_scores(truth, model.labels_)["ari"] > 0.9
     assert model.clustering_.min_cluster_size_ == 10
+
+
+def test_one_label_for_each_class():
+    """Neighbours that take part in the training, and a size guard for labelled classes: each of them is needed."""
+    x, y, truth = make_blobs(n=240, per_class=1, seed=1, distance=4)
+    without = {"options": {"least_labels": 1}}
+    aris, smallest = [], []
+    for changes in ({**without, "min_cluster_size": 1}, without, {}):
+        labels = make_model(max_steps=100, batch_size=128, **changes).fit(x, y).labels_
+        assert (labels[y >= 0] == y[y >= 0]).all()
+        aris.append(dc.metrics.clustering_scores(truth, labels)["ari"])
+        smallest.append(np.bincount(labels).min())
+    assert smallest[0] == 1
+    assert smallest[1] >= 20  # the guard
+    assert aris[0] < aris[1] < 0.7 < 0.9 < aris[2]
 
 
 def test_guard_is_lowered_where_it_leaves_too_few_clusters():

@@ -9,6 +9,7 @@ from scipy.spatial.distance import squareform
 from sklearn.cluster import AgglomerativeClustering
 
 from diffclust import Constraints, Hierarchy, negative_squared_distances, spanning_forest
+from diffclust.solvers.tree import separate
 from oracles import components, kept_edges, random_similarity, similarities
 
 
@@ -220,18 +221,21 @@ def test_guarded_cuts(data):
         assert_guard_equals_naive(Hierarchy.from_similarity(similarity), min_cluster_size)
 
 
+def tree_similarity(rng, n, kind):
+    """The deepest and the flattest tree."""
+    similarity = np.full((n, n), -np.inf)
+    order = rng.permutation(n)
+    left = order[:-1] if kind == "path" else np.full(n - 1, order[0])
+    similarity[left, order[1:]] = similarity[order[1:], left] = rng.normal(size=n - 1)
+    return similarity
+
+
 @pytest.mark.parametrize("min_cluster_size", [2, 3, 5, 20, 60])
 @pytest.mark.parametrize("kind", ["random", "duplicated", "missing", "path", "star"])
 def test_guarded_cuts_of_larger_trees(kind, min_cluster_size):
     rng = np.random.default_rng(3)
     n = 60
-    if kind in ("path", "star"):  # the deepest and the flattest tree
-        similarity = np.full((n, n), -np.inf)
-        order = rng.permutation(n)
-        left = order[:-1] if kind == "path" else np.full(n - 1, order[0])
-        similarity[left, order[1:]] = similarity[order[1:], left] = rng.normal(size=n - 1)
-    else:
-        similarity = random_similarity(rng, n, kind)
+    similarity = tree_similarity(rng, n, kind) if kind in ("path", "star") else random_similarity(rng, n, kind)
     assert_guard_equals_naive(Hierarchy.from_similarity(similarity), min_cluster_size)
 
 
@@ -322,6 +326,84 @@ def test_new_clusters_beside_labelled_groups_keep_to_the_size_guard():
         hierarchy.labels(4, min_cluster_size=5)
     with pytest.raises(ValueError, match="n_clusters=1 cannot be reached: this tree can be cut into 2 to 16"):
         hierarchy.labels(1)
+
+
+def naive_separation(hierarchy, labels, min_cluster_size):
+    """The edges that stay when labelled points are separated under a size guard, all counted again by search."""
+    n = hierarchy.n_points
+    kept = [tuple(edge) for edge in hierarchy.edges.tolist()]
+    while True:
+        for edge in kept[::-1]:  # weakest first
+            trial = [other for other in kept if other != edge]
+            pieces = components(n, trial)
+            places = list(zip(labels, pieces, strict=True))
+            sides = [{c for c, piece in places if piece == pieces[end] and c >= 0} for end in edge]
+            sizes = []
+            for c in sides[0] | sides[1]:
+                held = {piece for label, piece in places if label == c}
+                sizes.append(sum(piece in held for piece in pieces))
+            if all(sides) and min(sizes) >= min_cluster_size:
+                kept = trial
+        if min_cluster_size == 1:
+            return kept
+        min_cluster_size //= 2
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_labels_separate_under_the_size_guard(data):
+    similarity = data.draw(similarities(min_n=2, max_n=12, missing=data.draw(st.booleans())))
+    n = len(similarity)
+    labels = data.draw(st.lists(st.sampled_from([-1, -1, 0, 1, 2]), min_size=n, max_size=n))
+    min_cluster_size = data.draw(st.integers(1, n))
+    known, free = Constraints.from_labels(labels), Hierarchy.from_similarity(similarity)
+    guarded = free.constrained(known, min_cluster_size)
+    expected = naive_separation(free, labels, min_cluster_size)
+    assert guarded.edges[guarded.n_fixed :].tolist() == [list(edge) for edge in expected]
+    assert known.agree(guarded.labels(guarded.feasible_clusters()[0]))
+
+
+@pytest.mark.parametrize("kind", ["random", "duplicated", "path", "star"])
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_labels_separate_under_the_size_guard_in_larger_trees(kind, share):
+    rng = np.random.default_rng(6)
+    n = 60
+    similarity = tree_similarity(rng, n, kind) if kind in ("path", "star") else random_similarity(rng, n, kind)
+    free = Hierarchy.from_similarity(similarity)
+    for min_cluster_size in (2, 7, 20, 60):
+        labels = np.where(rng.random(n) < share, rng.integers(0, 4, n), -1)
+        guarded = free.constrained(Constraints.from_labels(labels), min_cluster_size)
+        expected = naive_separation(free, labels.tolist(), min_cluster_size)
+        assert guarded.edges[guarded.n_fixed :].tolist() == [list(edge) for edge in expected]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_size_guard_changes_nothing_where_all_classes_are_large_enough(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(10, 60))
+    free = Hierarchy.from_similarity(some_points(rng, n))
+    known = Constraints.from_labels(np.where(rng.random(n) < 0.5, -1, rng.integers(0, 3, n)))
+    plain = free.constrained(known)
+    size = int(np.bincount(plain.labels(known.min_clusters)).min())
+    assert np.array_equal(free.constrained(known, size).edges, plain.edges)
+    group, apart = known.groups()  # by the rule itself, too, not only because nothing is done
+    assert np.array_equal(free.edges[separate(free.edges, group, len(apart), size)], plain.edges[plain.n_fixed :])
+
+
+def test_a_labelled_outlier_does_not_leave_its_class_alone():
+    x = np.concatenate([np.arange(10.0), 30 + np.arange(10.0), [-4.0]])
+    labels = np.full(21, -1)
+    labels[[20, 15]] = 0, 1  # the first class is labelled at its outlier only
+    free = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x)))
+    known = Constraints.from_labels(labels)
+    blobs = [0] * 10 + [1] * 10 + [0]
+    assert free.constrained(known).labels(2).tolist() == blobs  # the gap is the weakest edge anyway
+    x[10:20] -= 18  # now the outlier is farther away than the blobs are from each other
+    free = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x)))
+    assert free.constrained(known).labels(2).tolist() == [0] * 20 + [1]
+    assert free.constrained(known, 5).labels(2).tolist() == blobs
+    with pytest.raises(ValueError, match="min_cluster_size=0"):
+        free.constrained(known, 0)
 
 
 def test_must_links_are_merged_first_in_the_linkage_matrix():

@@ -172,6 +172,17 @@ def test_more_clusters_than_asked_for_where_the_greedy_needs_them(tmp_path):
         assert any("at least" in text for text in said)
 
 
+def test_labelled_classes_keep_to_the_size_guard():
+    x = np.concatenate([np.linspace(0, 1, 20), np.linspace(3, 4, 20), [-4.0]])[:, None]
+    labels = np.full(41, -1)
+    labels[[40, 25]] = 0, 1  # the first class is labelled at its outlier
+    knowledge = Knowledge(labels, *dc.Constraints.from_labels(labels).groups(), labels)
+    for given, guard in ((1, 1), (None, 6), (5, 5)):
+        hierarchy, k, size = runs._cut(x, 2, given, knowledge)
+        assert (k, size) == (2, guard)
+        assert sorted(np.bincount(hierarchy.labels(k, size))) == ([1, 40] if guard == 1 else [20, 21])
+
+
 def test_one_label_a_class_cannot_choose_the_number_of_clusters(tmp_path, monkeypatch):
     asked = []
     choose = runs.choose_n_clusters

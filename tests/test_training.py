@@ -33,6 +33,7 @@ from diffclust.training import (  # noqa: E402
     load,
     move_images,
 )
+from diffclust.training.data import lend_labels  # noqa: E402
 
 
 def make_data(n=120, n_labels=30, seed=0):
@@ -95,6 +96,62 @@ def test_validation_rows_are_held_out():
     assert len(rows) == 40
     trained_on = {int(i) for step in range(50) for i in data.rows_of_step(step)}
     assert not held_out & trained_on
+
+
+# ----------------------------------------------------------------------------------------------------- few labels
+
+
+def naive_lending(x, labels, least):
+    """By sorting the distances of all pairs."""
+    x = x.reshape(len(x), -1)
+    distances = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
+    known, lent = np.flatnonzero(labels >= 0), labels.copy()
+    for name in np.unique(labels[known]):
+        own = np.flatnonzero(labels == name)
+        asked = sorted(np.flatnonzero(labels == -1), key=lambda i, own=own: distances[i, own].min())[: 4 * least]
+        takers = [i for i in asked if labels[known[distances[i, known].argmin()]] == name]
+        lent[takers[: max(0, least - len(own))]] = name
+    return lent
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_small_classes_lend_their_label_to_the_nearest_rows(seed):
+    rng = np.random.default_rng(seed)
+    n, least = int(rng.integers(5, 60)), int(rng.integers(1, 7))
+    x = rng.normal(size=(n, 4, 3) if seed % 2 else (n, 4)).astype(np.float32)
+    labels = rng.choice([-2, -1, -1, -1, -1, -1, 0, 1, 5], n)
+    labels[0] = 0
+    found = lend_labels(torch.tensor(x), torch.tensor(labels), least, "none", chunk=7)
+    np.testing.assert_array_equal(found, naive_lending(x, labels, least))
+    np.testing.assert_array_equal(found[labels != -1], labels[labels != -1])
+
+
+def test_labels_are_lent_by_distance_in_the_scaled_input():
+    x = torch.tensor([[0.0, 0.0], [0.0, 50.0], [3.0, 0.0], [4.0, 1000.0]])
+    labels = torch.tensor([0, -1, -1, 1])
+    assert lend_labels(x, labels, 2, "none").tolist() == [0, -1, 0, 1]
+    assert lend_labels(x, labels, 2, "column").tolist() == [0, 0, -1, 1]
+
+
+def test_training_takes_lent_labels_but_not_those_of_held_out_rows():
+    x, _, known = make_data(n=200)
+    for label in range(3):
+        known[np.flatnonzero(known == label)[2:]] = -1
+    rows, labels = as_rows(x), as_labels(known, len(x))
+    data = ForestData(make_config(least_labels=4), rows, labels, None)
+    trained = data.sets["training"][1].numpy()
+    assert np.bincount(trained[data.labelled]).tolist() == [4, 4, 4]
+    assert sorted([*data.labelled, *data.unlabelled]) == list(range(200))
+    np.testing.assert_array_equal(trained[known >= 0], known[known >= 0])
+    off = ForestData(make_config(least_labels=1), rows, labels, None)
+    np.testing.assert_array_equal(off.labelled, np.flatnonzero(known >= 0))
+    held = ForestData(make_config(least_labels=4, validation_fraction=0.5), rows, labels, None)
+    held_out = {int(i) for i in held.validation_rows[0] if known[i] >= 0}
+    assert not held_out & ({*held.labelled} | {*held.unlabelled})
+    crowd = ForestData(make_config(least_labels=4, n_clusters=20), rows, labels, None)  # a fifth of a cluster is two
+    assert len(crowd.labelled) == 6
+    pairs = ForestData(make_config(least_labels=4), rows, labels, None, apart=np.zeros((3, 3), bool))
+    assert len(pairs.labelled) == 6
 
 
 def test_validation_in_full_batches():

@@ -47,8 +47,9 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": X is then the matrix
             of distances (zero diagonal, nothing negative) or else of similarities (larger is closer).
         min_cluster_size: only cuts that leave this many points on both sides are made, so that outliers do not use up
-            the cuts (clusters that constraints keep apart may be smaller); "auto" is a fifth of an average cluster,
-            n / (5 n_clusters).
+            the cuts; "auto" is a fifth of an average cluster, n / (5 n_clusters). Labelled classes get so many points,
+            too, as far as the tree allows (:meth:`diffclust.Hierarchy.constrained`); other clusters that constraints
+            keep apart may be smaller.
         reachability: None for plain single linkage; m for robust single linkage, in which a point is no closer to any
             other than its m-th nearest (:func:`diffclust.mutual_reachability`).
         n_neighbors: None for the exact tree; else the tree of a graph with so many neighbours of each point,
@@ -57,6 +58,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
     Attributes:
         labels_: (n,) cluster of each point; clusters are numbered by their first point.
         hierarchy_: :class:`diffclust.Hierarchy`, the clusters for every other k.
+        free_hierarchy_: the same without constraints.
         n_clusters_: their number.
 
     >>> X = np.array([[0.0], [0.1], [5.0], [5.1]])
@@ -92,10 +94,13 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64)
         self._check_parameters(X)
         known = check_constraints(constraints, len(X), ())
-        free = self._tree(X)
+        free = self.free_hierarchy_ = self._tree(X)
         similarity = functools.partial(self._similarity, X)
-        self.hierarchy_ = free if known is None else constrain(free, *known.groups(), similarity)
-        self.n_clusters_, self.min_cluster_size_ = self._choose(free, known)
+        self.min_cluster_size_ = self._guard(len(X))
+        self.hierarchy_ = free
+        if known is not None:
+            self.hierarchy_ = constrain(free, *known.groups(), similarity, self.min_cluster_size_)
+        self.n_clusters_ = self._count(free, known)
         self.labels_ = self.hierarchy_.labels(self.n_clusters_, self.min_cluster_size_)
         self._points = X
         self._constraints = known
@@ -117,17 +122,23 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             return Hierarchy.from_similarity(self._similarity(X))
         return Hierarchy.from_points(X, self.metric, self.n_neighbors, reachability=self.reachability)
 
-    def _choose(self, free: Hierarchy, known: Constraints | None) -> tuple[int, int]:
-        """Number of clusters and size guard."""
-        n, k, guard = free.n_points, self.n_clusters, self.min_cluster_size
-        if k != "auto":
-            return int(k), max(1, n // (5 * int(k))) if guard == "auto" else int(guard)
-        size = max(default_guard(n), 1 if guard == "auto" else int(guard))
+    def _guard(self, n: int) -> int:
+        """The size guard."""
+        k, guard = self.n_clusters, self.min_cluster_size
+        if k == "auto":
+            return max(default_guard(n), 1 if guard == "auto" else int(guard))
+        return max(1, n // (5 * int(k))) if guard == "auto" else int(guard)
+
+    def _count(self, free: Hierarchy, known: Constraints | None) -> int:
+        """The number of clusters."""
+        if self.n_clusters != "auto":
+            return int(self.n_clusters)
+        size = self.min_cluster_size_
         labels = None if known is None or known.relation is not None else known.labels
         criterion = "gap" if labels is None or (labels < 0).all() else "labels"
         found = choose_n_clusters(free, criterion, labels=labels, min_cluster_size=size).n_clusters
         lowest, highest = self.hierarchy_.feasible_clusters(size)
-        return min(max(found, lowest), highest), size
+        return min(max(found, lowest), highest)
 
     def _similarity(self, X: NDArray[Any]) -> NDArray[Any]:
         """The (n, n) similarities of the points X."""
@@ -184,15 +195,35 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
 
 def constrain(
-    free: Hierarchy, group: NDArray[np.int64], apart: NDArray[np.bool_], similarity: Callable[[], NDArray[Any]]
-) -> Hierarchy:
+    free: Hierarchy, group: NDArray[np.int64], apart: NDArray[np.bool_], similarity: Callable[[], NDArray[Any]],
+    min_cluster_size: int = 1,
+) -> Hierarchy:  # fmt: skip
     """The hierarchy under what is known, see :meth:`Constraints.groups`.
 
     Labels need only the tree; the greedy for general pairs is better with all pairs, where their matrix fits.
     """
     if all_apart(apart) or free.n_points > DENSE_POINTS:
-        return free.joined(group, apart)
+        return free.joined(group, apart, min_cluster_size)
     return Hierarchy.from_similarity(similarity(), Constraints.from_groups(group, apart))
+
+
+def lower_guard(
+    n_clusters: int, min_cluster_size: int, hierarchy: Hierarchy, free: Hierarchy, group: NDArray[np.int64],
+    apart: NDArray[np.bool_],
+) -> tuple[Hierarchy, int]:  # fmt: skip
+    """The hierarchy under what is known, and the size guard, halved until ``n_clusters`` can be reached with it.
+
+    Args:
+        hierarchy: the one without a guard; only that of labels depends on it.
+    """
+    if not all_apart(apart):
+        return hierarchy, hierarchy.reachable_guard(n_clusters, min_cluster_size)
+    while min_cluster_size > 1:
+        guarded = free.joined(group, apart, min_cluster_size)
+        if guarded.feasible_clusters(min_cluster_size)[1] >= n_clusters:
+            return guarded, min_cluster_size
+        min_cluster_size //= 2
+    return hierarchy, 1
 
 
 def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:

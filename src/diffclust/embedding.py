@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import SpanningForestClustering
+from diffclust.cluster import SpanningForestClustering, lower_guard
 from diffclust.constraints import Constraints
 
 
@@ -25,7 +25,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     A network is trained so that the spanning forest of its embeddings agrees with the labels
     (:class:`diffclust.nn.PartialFenchelYoungLoss`; unlabelled points take part). Then all training points are
     embedded and clustered, the known labels as constraints. With ``n_clusters`` above the number of labelled classes,
-    the other clusters are classes that nobody labelled.
+    the other clusters are classes that nobody labelled. A class with fewer than five labels lends its label, in
+    training only, to the nearest rows (``options={"least_labels": 1}`` switches that off).
 
     Args:
         n_clusters: number of clusters, at least the number of labelled classes. Where the labels leave room for fewer
@@ -38,8 +39,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         max_steps, learning_rate, weight_decay: of AdamW.
-        min_cluster_size: a new cluster is cut off only where so many points stay on both sides; "auto" is a third of
-            an average cluster, n / (3 n_clusters), or less where ``n_clusters`` cannot be reached with it.
+        min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
+            get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
+            where ``n_clusters`` cannot be reached with it.
         reachability: None, or a number of neighbours for robust linkage of the embeddings; see
             :class:`SpanningForestClustering`.
         validation_fraction: share of the labelled points that is held out of training, to measure it.
@@ -174,8 +176,10 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             k, min_cluster_size=1 if guard == "auto" else guard, reachability=self.reachability
         ).fit(embedding, constraints=known)
         if guard == "auto":
-            tree = clustering.hierarchy_
-            size = tree.reachable_guard(k, max(1, len(embedding) // (3 * k)))
+            tree, size = lower_guard(
+                k, max(1, len(embedding) // (3 * k)), clustering.hierarchy_, clustering.free_hierarchy_, *known.groups()
+            )
+            clustering.hierarchy_ = tree
             clustering.min_cluster_size = clustering.min_cluster_size_ = size
             clustering.labels_ = tree.labels(k, size)
         return clustering

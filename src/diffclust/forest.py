@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.bindings import backend_of
-from diffclust.constraints import Constraints
+from diffclust.constraints import Constraints, all_apart
 from diffclust.frameworks import to_numpy
 from diffclust.noise import Draws
 from diffclust.problems import check_choice, check_constraints, check_count, check_flag, check_points, prepare
@@ -221,7 +221,7 @@ class Hierarchy:
             self._cuts[min_cluster_size] = guarded_cuts(self.edges, self.n_points, min_cluster_size, self.n_fixed)
         return self._cuts[min_cluster_size]
 
-    def constrained(self, constraints: Constraints) -> Hierarchy:
+    def constrained(self, constraints: Constraints, min_cluster_size: int = 1) -> Hierarchy:
         """The hierarchy in which must-links are joined first and what must stay apart never meets.
 
         With labels it has a cluster for every labelled group at its smallest k; a larger k cuts off new clusters of
@@ -230,23 +230,42 @@ class Hierarchy:
         Cannot-links that labels cannot express may need edges that this tree does not have; then it ends with more
         clusters than the greedy over all pairs would.
 
+        Args:
+            min_cluster_size: a size guard for the cuts between labelled groups: of these the weakest that leave every
+                group with so many points, or with half as many where that cannot be, and so on. Where the groups
+                have so many points anyway, nothing changes. Of no effect on cannot-links that labels cannot express.
+
         >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])))
         >>> [h.constrained(Constraints.from_labels([0, 1, -1, 0])).labels(k).tolist() for k in (2, 3)]
         [[0, 1, 1, 0], [0, 1, 2, 0]]
+        >>> x = np.array([0.0, 2, 3, 4, 5.5, 6.5, 7.5])
+        >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x)))
+        >>> known = Constraints.from_labels([0, -1, -1, -1, -1, -1, 1])
+        >>> [h.constrained(known, size).labels(2).tolist() for size in (1, 2)]
+        [[0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
         """
         known = check_constraints(constraints, self.n_points, ())
         if known is None:
             raise TypeError("constraints must be a Constraints object, got None.")
-        return self.joined(*known.groups())
+        return self.joined(*known.groups(), min_cluster_size)
 
-    def joined(self, group: NDArray[np.int64], apart: NDArray[np.bool_]) -> Hierarchy:
+    def joined(self, group: NDArray[np.int64], apart: NDArray[np.bool_], min_cluster_size: int = 1) -> Hierarchy:
         """:meth:`constrained` by :meth:`Constraints.groups`, for which no matrix of all points is needed."""
-        from diffclust.solvers.tree import constrain
+        from diffclust.solvers.tree import constrain, separate
 
         if self.n_fixed:
             raise ValueError("This hierarchy is constrained already. Join the constraints and start from the free one.")
-        kept = constrain(self.edges, group, apart.copy())
-        # A star for each group, from its first point.
+        min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
+        plain = self._glued(group, constrain(self.edges, group, apart.copy()))
+        if min_cluster_size == 1 or not all_apart(apart) or len(apart) == 0:
+            return plain
+        clusters = plain.labels(plain.feasible_clusters()[0])
+        if np.bincount(clusters)[clusters[group >= 0]].min() >= min_cluster_size:
+            return plain
+        return self._glued(group, separate(self.edges, group, len(apart), min_cluster_size))
+
+    def _glued(self, group: NDArray[np.int64], kept: NDArray[np.bool_]) -> Hierarchy:
+        """The edges that are kept, and a star for each group, from its first point."""
         _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
         centre = first[inverse]
         others = np.flatnonzero((group >= 0) & (centre != np.arange(self.n_points)))

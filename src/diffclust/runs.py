@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 import diffclust
 from diffclust import training
 from diffclust.backbones import is_image
-from diffclust.cluster import constrain, nearest_points
+from diffclust.cluster import constrain, lower_guard, nearest_points
 from diffclust.constraints import Constraints, all_apart, join_knowledge
 from diffclust.files import write_whole
 from diffclust.forest import Hierarchy
@@ -140,11 +140,7 @@ def fit_run(
         return None
     say("Embedding and clustering all rows ...")
     embeddings = training.embed(module, table.features)
-    free = Hierarchy.from_points(embeddings)
-    hierarchy = constrain(
-        free, knowledge.group, knowledge.apart, functools.partial(negative_squared_distances, embeddings)
-    )
-    k, guard = _cut(free, hierarchy, n_clusters, min_cluster_size, knowledge)
+    hierarchy, k, guard = _cut(embeddings, n_clusters, min_cluster_size, knowledge)
     if n_clusters not in (None, k):
         say(f"With these pairs there are at least {k} clusters, not {n_clusters}.")
     clusters = hierarchy.labels(k, guard)
@@ -245,13 +241,17 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 
 def _cut(
-    free: Hierarchy, hierarchy: Hierarchy, n_clusters: int | None, min_cluster_size: int | None, knowledge: Knowledge
-) -> tuple[int, int]:
-    """Number of clusters and size guard: a third of an average cluster, or less where k cannot be reached with it.
+    embeddings: NDArray[np.float32], n_clusters: int | None, min_cluster_size: int | None, knowledge: Knowledge
+) -> tuple[Hierarchy, int, int]:
+    """Hierarchy, number of clusters and size guard: a third of an average cluster, or less where k cannot be reached.
 
     General cannot-links may need more clusters than were asked for: which number is enough is a hard question, and
     the greedy answers it with a bound.
     """
+    free = Hierarchy.from_points(embeddings)
+    given = free, knowledge.group, knowledge.apart
+    similarity = functools.partial(negative_squared_distances, embeddings)
+    hierarchy = constrain(*given, similarity, min_cluster_size or 1)
     lowest, highest = hierarchy.feasible_clusters(min_cluster_size or 1)
     if n_clusters is None:
         # Labels tell too many clusters from enough only where two rows have the same one.
@@ -264,9 +264,10 @@ def _cut(
             f"The trained embedding falls into at most {highest} clusters of {min_cluster_size} rows or more, not into "
             f"{n_clusters}. Go on with --resume and a smaller --min-cluster-size."
         )
-    if min_cluster_size is not None:
-        return n_clusters, min_cluster_size
-    return n_clusters, hierarchy.reachable_guard(n_clusters, max(1, hierarchy.n_points // (3 * n_clusters)))
+    if min_cluster_size is None:
+        guard = max(1, free.n_points // (3 * n_clusters))
+        hierarchy, min_cluster_size = lower_guard(n_clusters, guard, hierarchy, *given)
+    return hierarchy, n_clusters, min_cluster_size
 
 
 def _confidence(

@@ -44,7 +44,7 @@ def soft_memberships(
     labels = np.asarray(labels)
     n_clusters = int(labels.max()) + 1 if n_clusters is None else n_clusters
     shares = np.zeros((len(labels), n_clusters))
-    for hierarchy in _perturbed_hierarchies(matrix, constraints, epsilon, n_draws, seed):
+    for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
         lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
         found = hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
         table = np.zeros((found.max() + 1, n_clusters))
@@ -89,7 +89,7 @@ def soft_connectivity(
     """
     matrix = standardize(check_similarity(similarity))
     together = np.zeros(matrix.shape)
-    for hierarchy in _perturbed_hierarchies(matrix, constraints, epsilon, n_draws, seed):
+    for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
         lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
         found = hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
         together += found[:, None] == found[None]
@@ -97,8 +97,9 @@ def soft_connectivity(
 
 
 def _perturbed_hierarchies(
-    matrix: NDArray[Any], constraints: Constraints | None, epsilon: float, n_draws: int, seed: int
-) -> list[Hierarchy]:
+    matrix: NDArray[Any], constraints: Constraints | None, min_cluster_size: int, epsilon: float, n_draws: int,
+    seed: int,
+) -> list[Hierarchy]:  # fmt: skip
     """The hierarchies of all draws; label constraints are put on each tree, other ones go into the solver."""
     from diffclust.solvers import cpu
 
@@ -112,7 +113,7 @@ def _perturbed_hierarchies(
     for edges in forests.edges[0, 0]:
         edges = edges[edges[:, 0] >= 0]
         tree = Hierarchy(n, edges, np.zeros(len(edges)))  # in order; the weights themselves are not needed
-        hierarchies.append(tree if constraints is None else tree.constrained(constraints))
+        hierarchies.append(tree if constraints is None else tree.constrained(constraints, min_cluster_size))
     return hierarchies
 
 
@@ -210,7 +211,7 @@ def _stabilities(
     matrix = standardize(check_similarity(similarity))
     if matrix.shape != (hierarchy.n_points,) * 2:
         raise ValueError(f"similarity must have shape ({hierarchy.n_points},) * 2, got {matrix.shape}.")
-    drawn = _perturbed_hierarchies(matrix, None, epsilon, n_draws, seed)
+    drawn = _perturbed_hierarchies(matrix, None, guard, epsilon, n_draws, seed)
     scores = np.zeros(len(candidates))
     for position, k in enumerate(candidates):
         labels = hierarchy.labels(int(k), guard)

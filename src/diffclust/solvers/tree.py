@@ -1,6 +1,8 @@
-"""One pass over a maximum spanning tree: its clusters for any k, its dendrogram, its size-guarded cuts (Numba)."""
+"""Passes over a maximum spanning tree: its clusters for any k, its dendrogram, its size-guarded cuts (Numba)."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -99,14 +101,25 @@ def constrain(edges, group, apart):
     return kept
 
 
-@_jit
-def guarded_cuts(edges, n, min_size, n_fixed=0):
-    """Edges to cut, weakest first, each of which leaves at least ``min_size`` points on both of its sides.
+class Hung(NamedTuple):
+    """Trees, each hung up by one of its points.
 
-    The first ``n_fixed`` edges are never cut. A skipped edge stays skipped, because sides only get smaller; so one pass
-    is enough, and the first k - 1 cuts are the cuts for k clusters. Costs O(n) and, for each cut, the size of what it
-    cuts off.
+    Attributes:
+        starts, neighbours: those of point i are ``neighbours[starts[i] : starts[i + 1]]``.
+        parent: the neighbour above, -1 for a topmost point.
+        top: the topmost point of one's tree; cuts change it.
+        order: all points, parents before children.
     """
+
+    starts: Any
+    neighbours: Any
+    parent: Any
+    top: Any
+    order: Any
+
+
+@_jit
+def hang_up(edges, n):
     n_edges = edges.shape[0]
     degree = np.zeros(n + 1, np.int64)
     for e in range(n_edges):
@@ -123,8 +136,8 @@ def guarded_cuts(edges, n, min_size, n_fixed=0):
         fill[j] += 1
 
     parent = np.full(n, -1, np.int64)
-    top = np.full(n, -1, np.int64)  # the topmost point of one's cluster
-    order = np.empty(n, np.int64)  # parents before children
+    top = np.full(n, -1, np.int64)
+    order = np.empty(n, np.int64)
     n_seen = 0
     for start in range(n):
         if top[start] >= 0:
@@ -143,34 +156,148 @@ def guarded_cuts(edges, n, min_size, n_fixed=0):
                     parent[u] = v
                     order[n_seen] = u
                     n_seen += 1
-    below = np.ones(n, np.int64)  # points of one's cluster from here down
-    for position in range(n - 1, -1, -1):
-        v = order[position]
-        if parent[v] >= 0:
-            below[parent[v]] += below[v]
+    return Hung(starts, neighbours, parent, top, order)
 
+
+@_jit
+def add_up(counts, tree):
+    """counts[v] becomes the sum from v down."""
+    for position in range(counts.shape[0] - 1, -1, -1):
+        v = tree.order[position]
+        if tree.parent[v] >= 0:
+            counts[tree.parent[v]] += counts[v]
+
+
+@_jit
+def take_away(counts, child, tree):
+    """What is below ``child`` is no longer below the points above it."""
+    ancestor = child
+    while ancestor != tree.top[child]:
+        ancestor = tree.parent[ancestor]
+        counts[ancestor] -= counts[child]
+
+
+@_jit
+def cut_off(child, tree, stack):
+    """``child`` and what is below it become a tree of their own."""
+    starts, neighbours, parent, top = tree.starts, tree.neighbours, tree.parent, tree.top
+    old_top = top[child]
+    stack[0], height = child, 1
+    while height > 0:
+        height -= 1
+        v = stack[height]
+        top[v] = child
+        for slot in range(starts[v], starts[v + 1]):
+            u = neighbours[slot]
+            if parent[u] == v and top[u] == old_top:
+                stack[height] = u
+                height += 1
+
+
+@_jit
+def guarded_cuts(edges, n, min_size, n_fixed=0):
+    """Edges to cut, weakest first, each of which leaves at least ``min_size`` points on both of its sides.
+
+    The first ``n_fixed`` edges are never cut. A skipped edge stays skipped, because sides only get smaller; so one pass
+    is enough, and the first k - 1 cuts are the cuts for k clusters. Costs O(n) and, for each cut, the size of what it
+    cuts off.
+    """
+    n_edges = edges.shape[0]
+    tree = hang_up(edges, n)
+    below = np.ones(n, np.int64)  # points of one's cluster from here down
+    add_up(below, tree)
     cuts = np.empty(n_edges, np.int64)
     stack = np.empty(n, np.int64)
     n_cuts = 0
     for e in range(n_edges - 1, n_fixed - 1, -1):
         i, j = edges[e, 0], edges[e, 1]
-        child = i if parent[i] == j else j
-        if below[child] < min_size or below[top[child]] - below[child] < min_size:
+        child = i if tree.parent[i] == j else j
+        if below[child] < min_size or below[tree.top[child]] - below[child] < min_size:
             continue
         cuts[n_cuts] = e
         n_cuts += 1
-        ancestor, old_top = child, top[child]
-        while ancestor != old_top:
-            ancestor = parent[ancestor]
-            below[ancestor] -= below[child]
-        stack[0], height = child, 1
-        while height > 0:
-            height -= 1
-            v = stack[height]
-            top[v] = child
-            for slot in range(starts[v], starts[v + 1]):
-                u = neighbours[slot]
-                if parent[u] == v and top[u] == old_top:
-                    stack[height] = u
-                    height += 1
+        take_away(below, child, tree)
+        cut_off(child, tree, stack)
     return cuts[:n_cuts]
+
+
+@_jit
+def separate(edges, group, n_groups, min_size):
+    """Which of a tree's edges (by decreasing similarity) stay, if each labelled point is to have a tree of its own.
+
+    ``group[i]`` is the class of i or -1; a class has the points of all trees that hold a labelled point of it. Of the
+    edges between labelled points the weakest goes, then the next, except where a class would be left with fewer
+    than ``min_size`` points. What a pass over all edges does not separate is left to a pass with half the size, and so
+    on down to 1. With ``min_size`` 1, and wherever all classes get that many points anyway, the edges that stay are
+    those of :func:`constrain`. A cut costs the size of what it cuts off and the depth of the tree, a question whether
+    a class starves a visit of less than ``min_size`` points, and of the labelled ones of their classes.
+    """
+    n, n_edges = group.shape[0], edges.shape[0]
+    tree = hang_up(edges, n)
+    below = np.ones(n, np.int64)  # points of one's tree from here down
+    labelled = (group >= 0).astype(np.int64)  # how many of them are labelled
+    add_up(below, tree)
+    add_up(labelled, tree)
+    members = np.argsort(group)
+    classes = group, members, np.searchsorted(group[members], np.arange(n_groups + 1))
+    stack = np.empty(n, np.int64)
+    scratch = stack, np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)
+    kept = np.ones(n_edges, np.bool_)
+    while True:
+        for e in range(n_edges - 1, -1, -1):
+            i, j = edges[e, 0], edges[e, 1]
+            child, above = (i, j) if tree.parent[i] == j else (j, i)
+            whole = tree.top[child]
+            if not kept[e] or labelled[child] == 0 or labelled[child] == labelled[whole]:
+                continue
+            rest = below[whole] - below[child]
+            if below[child] < min_size and starves(child, above, min_size, classes, tree, below, scratch):
+                continue
+            if rest < min_size and starves(above, child, min_size, classes, tree, below, scratch):
+                continue
+            kept[e] = False
+            take_away(below, child, tree)
+            take_away(labelled, child, tree)
+            cut_off(child, tree, stack)
+        if min_size == 1:
+            return kept
+        min_size //= 2
+
+
+@_jit
+def starves(near, far, min_size, classes, tree, below, scratch):
+    """Whether a cut between two neighbours leaves a class on the side of ``near`` with fewer than ``min_size`` points.
+
+    Visits that side, and the labelled points of its classes. A mark is a new number each time: none is ever wiped off.
+    """
+    group, members, first = classes  # members[first[c] : first[c + 1]] have class c
+    stack, visited, counted, clock = scratch
+    clock[0] += 1
+    here, whole = clock[0], tree.top[near]
+    stack[0], size, position = near, 1, 0
+    visited[near] = here
+    while position < size:
+        v = stack[position]
+        position += 1
+        for slot in range(tree.starts[v], tree.starts[v + 1]):
+            u = tree.neighbours[slot]
+            if tree.top[u] == whole and visited[u] != here and not (v == near and u == far):
+                visited[u] = here
+                stack[size] = u
+                size += 1
+    for position in range(size):
+        c = group[stack[position]]
+        if c < 0:
+            continue
+        clock[0] += 1
+        total = size
+        for slot in range(first[c], first[c + 1]):
+            top = tree.top[members[slot]]
+            if total >= min_size:
+                break
+            if visited[members[slot]] != here and counted[top] != clock[0]:
+                counted[top] = clock[0]
+                total += below[top] - (size if top == whole else 0)
+        if total < min_size:
+            return True
+    return False

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.training.settings import TrainingConfig
@@ -59,6 +60,41 @@ def batch_rows(
     ])  # fmt: skip
 
 
+def lend_labels(x: Tensor, labels: Tensor, least: int, scaling: str = "auto", chunk: int = 8192) -> Tensor:
+    """The labels, and those of the nearest rows for classes that have fewer than ``least``.
+
+    One or two labelled rows of a class say nothing about where it ends: the easiest way to tell them from the other
+    labelled rows is to move them away from everything, their own class included. So a class lends its label to
+    the nearest unlabelled rows, by distance in the scaled input: of the 4 ``least`` nearest ones the first that are
+    nearer to no other class.
+
+    Args:
+        x, labels: rows, and their labels, -1 unknown, below -1 unknown and not to be changed.
+
+    >>> lend_labels(torch.tensor([[0.0], [0.1], [0.2], [0.9], [1.0]]), torch.tensor([0, -1, -1, -1, 1]), 2).tolist()
+    [0, 0, -1, 1, 1]
+    """
+    names, counts = labels[labels >= 0].unique(return_counts=True)
+    free = (labels == -1).nonzero()[:, 0]
+    if len(free) == 0 or bool((counts >= least).all()):
+        return labels
+    scale = InputScaling(tuple(x.shape[1:]), scaling).fit(x)
+
+    def distances(rows: Tensor, others: Tensor) -> Tensor:
+        a, b = (scale(x[of].cpu()).flatten(1) for of in (rows, others))
+        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+    lent, known = labels.clone(), (labels >= 0).nonzero()[:, 0]
+    for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+        if count < least:
+            own = (labels == name).nonzero()[:, 0]
+            nearest = torch.cat([distances(rows, own).amin(1) for rows in free.split(chunk)]).argsort(stable=True)
+            asked = free[nearest[: 4 * least]]
+            takers = asked[labels[known[distances(asked, known).argmin(1)]] == name]
+            lent[takers[: least - count]] = name
+    return lent
+
+
 class ForestData(pl.LightningDataModule):
     """Rows and labels, kept on the training device; only the numbers of the rows of a batch travel there.
 
@@ -94,6 +130,18 @@ class ForestData(pl.LightningDataModule):
                 f"patience={config.patience} needs something to validate on: validation_fraction above 0 (so that at "
                 "least one of the labelled rows is held out), or validation=(x, y)."
             )
+        if apart is None:
+            self._lend(x, labels)
+
+    def _lend(self, x: Tensor, labels: Tensor) -> None:
+        """Small classes get more labels; rows that are held out neither lend nor take any."""
+        least = min(self.config.least_labels, len(x) // (5 * self.config.n_clusters))
+        held_out = np.setdiff1d(np.flatnonzero(labels.numpy() >= 0), self.labelled)
+        given = labels.clone()
+        given[held_out] = -2
+        lent = lend_labels(x, given, least, self.config.scaling)
+        self.labelled, self.unlabelled = np.flatnonzero(lent.numpy() >= 0), np.flatnonzero(lent.numpy() == -1)
+        self.sets["training"] = x, torch.where(lent >= 0, lent, labels)
 
     def _n_labelled(self) -> int:
         return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.config.views))

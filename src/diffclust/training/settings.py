@@ -33,6 +33,9 @@ class TrainingConfig:
         n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
         batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
         labelled_fraction: share of every batch that is labelled, as far as there are labels.
+        least_labels: a class with fewer labelled rows lends its label, in training, to the unlabelled rows nearest to
+            them, until it has so many (or a fifth of an average cluster); 1 lends none. See
+            :func:`diffclust.training.data.lend_labels`.
         max_steps, learning_rate, weight_decay: of AdamW.
         schedule, warmup_steps: of the learning rate, "constant" or "cosine" (down to 0), after a linear warm-up.
         validation_fraction: share of the labelled rows that is held out of training.
@@ -65,6 +68,7 @@ class TrainingConfig:
     n_neighbors: int | None = None
     batch_size: int = 256
     labelled_fraction: float = 0.2
+    least_labels: int = 5
     max_steps: int = 300
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
@@ -84,7 +88,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in (
-            "n_clusters", "embedding_dim", "views", "n_draws", "batch_size", "max_steps", "validate_every", "num_nodes",
+            "n_clusters", "embedding_dim", "views", "n_draws", "batch_size", "least_labels", "max_steps",
+            "validate_every", "num_nodes",
         ):  # fmt: skip
             _check(self, name, _is_count(getattr(self, name)), "an integer, at least 1")
         for name in ("n_neighbors", "patience"):
