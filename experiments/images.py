@@ -56,6 +56,7 @@ class ImageRecipe(Recipe):
     batch_size: int = 64
     labelled_fraction: float = 0.5
     epsilon: float = 0.1
+    noise_start: float = 1.0
     n_draws: int = 100
     must_link_first: bool = True
     augment: str | None = None
@@ -96,7 +97,7 @@ class ImageRecipe(Recipe):
         return TrainingConfig(
             n_clusters=N_CLASSES, objective=cell.method, backbone=self.network, batch_size=self.batch_size,
             labelled_fraction=self.labelled_fraction if forest else 1.0, least_labels=1, epsilon=self.epsilon,
-            n_draws=self.n_draws, must_link_first=self.must_link_first, augment=self.augment,
+            noise_start=self.noise_start, n_draws=self.n_draws, must_link_first=self.must_link_first, augment=self.augment,
             views=self.views if forest else 1, max_steps=self.n_steps, learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, schedule=self.schedule, warmup_steps=self.warmup_steps,
             validate_every=self.validate_every, monitor="val_error", patience=self.patience,

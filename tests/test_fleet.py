@@ -59,7 +59,7 @@ def test_each_network_is_trained_as_if_it_were_alone():
     x, _, ys = make_data()
     configs = [
         make_config(schedule="cosine", warmup_steps=3),
-        make_config(augment="shift-flip", backbone="cnn", seed=1, epsilon_start=0.1),
+        make_config(augment="shift-flip", backbone="cnn", seed=1, noise_start=0.1),
         make_config(objective="cross-entropy", labelled_fraction=1.0, batch_size=16, weight_decay=0.1),
         make_config(augment="shift", views=2, must_link_first=False, backbone="linear", max_steps=8),
         make_config(max_steps=3),

@@ -203,7 +203,7 @@ def test_moved_images(shape, kind):
 def test_noise_that_grows():
     """By the same factor in every step, from the first to the last; the trained loss has the last one's."""
     x, _, known = make_data()
-    config = make_config(epsilon=0.8, epsilon_start=0.1, max_steps=4)
+    config = make_config(epsilon=0.8, noise_start=0.125, max_steps=4)
     assert [round(0.8 * config.noise_scale(step), 6) for step in range(4)] == [0.1, 0.2, 0.4, 0.8]
     assert make_config().noise_scale(3) == 1.0
     growing, constant = fit(config, x, known, progress=False), fit(make_config(epsilon=0.1), x, known, progress=False)
@@ -318,7 +318,7 @@ def make_network_with_dropout(input_shape):
 
 RESUMED = {
     "backbone": "test_training:make_network_with_dropout", "schedule": "cosine", "warmup_steps": 4,
-    "epsilon_start": 0.1,
+    "noise_start": 0.1,
 }  # fmt: skip
 
 
@@ -465,7 +465,7 @@ def test_progress_bar(capfd):
     [
         {"n_clusters": 0}, {"n_clusters": 2.0}, {"batch_size": True}, {"labelled_fraction": 0}, {"epsilon": 0.0},
         {"validation_fraction": 1.0}, {"schedule": "step"}, {"augment": "mixup"}, {"monitor": "loss"}, {"patience": 0},
-        {"epsilon_start": 0.0}, {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
+        {"noise_start": 0.0}, {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
     ],
 )  # fmt: skip
 def test_bad_settings(changes):

@@ -76,7 +76,7 @@ class ForestModule(pl.LightningModule):
             similarity=config.similarity, reachability=config.n_neighbors, must_link_first=config.must_link_first,
             seed=config.seed,
         )  # fmt: skip
-        if config.epsilon_start is not None:
+        if config.noise_start != 1:
             self.loss.noise_scale = torch.ones(())
         self.register_buffer("losses", torch.full((config.max_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []

@@ -28,8 +28,8 @@ class TrainingConfig:
             "shift-flip-cut" (and with a hole, half as wide as the image), or None.
         views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
-        epsilon_start: the noise of the first step, from which it grows (or falls) to epsilon at the last one, by the
-            same factor in each step; None for the same noise in all steps.
+        noise_start: the noise of the first step as a share of epsilon, to which it grows (or falls) until the last
+            one, by the same factor in each step; 1 is the same noise in all steps.
         n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
         batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
         labelled_fraction: share of every batch that is labelled, as far as there are labels.
@@ -60,7 +60,7 @@ class TrainingConfig:
     augment: str | None = None
     views: int = 1
     epsilon: float = 0.5
-    epsilon_start: float | None = None
+    noise_start: float = 1.0
     n_draws: int = 10
     noise: str = "normal"
     similarity: Any = "sqeuclidean"
@@ -98,8 +98,7 @@ class TrainingConfig:
         _check(self, "warmup_steps", self.warmup_steps == 0 or _is_count(self.warmup_steps), "an integer, at least 0")
         _check(self, "seed", self.seed == 0 or _is_count(self.seed), "an integer, at least 0")
         _check(self, "epsilon", 0 < self.epsilon < math.inf, "above 0 and finite")
-        started = self.epsilon_start is None or 0 < self.epsilon_start < math.inf
-        _check(self, "epsilon_start", started, "None, or above 0 and finite")
+        _check(self, "noise_start", 0 < self.noise_start < math.inf, "above 0 and finite")
         _check(self, "learning_rate", self.learning_rate > 0, "above 0")
         _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
@@ -123,10 +122,8 @@ class TrainingConfig:
 
     def noise_scale(self, step: int) -> float:
         """The size of the noise of a step as a share of ``epsilon``."""
-        if self.epsilon_start is None:
-            return 1.0
         done = min(1.0, step / max(1, self.max_steps - 1))
-        return (self.epsilon_start / self.epsilon) ** (1.0 - done)
+        return self.noise_start ** (1.0 - done)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a backbone or similarity that is an object is named only."""
