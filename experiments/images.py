@@ -97,11 +97,11 @@ class ImageRecipe(Recipe):
         return TrainingConfig(
             n_clusters=N_CLASSES, objective=cell.method, backbone=self.network, batch_size=self.batch_size,
             labelled_fraction=self.labelled_fraction if forest else 1.0, least_labels=1, epsilon=self.epsilon,
-            noise_start=self.noise_start, n_draws=self.n_draws, must_link_first=self.must_link_first, augment=self.augment,
-            views=self.views if forest else 1, max_steps=self.n_steps, learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay, schedule=self.schedule, warmup_steps=self.warmup_steps,
-            validate_every=self.validate_every, monitor="val_error", patience=self.patience,
-            precision=self.precision, accelerator=self.accelerator, seed=cell.seed,
+            noise_start=self.noise_start, n_draws=self.n_draws, must_link_first=self.must_link_first,
+            augment=self.augment, views=self.views if forest else 1, max_steps=self.n_steps,
+            learning_rate=self.learning_rate, weight_decay=self.weight_decay, schedule=self.schedule,
+            warmup_steps=self.warmup_steps, validate_every=self.validate_every, monitor="val_error",
+            patience=self.patience, precision=self.precision, accelerator=self.accelerator, seed=cell.seed,
             **{"devices": self.devices, "num_nodes": self.num_nodes, **of_torchrun()},
         )  # fmt: skip
 
