@@ -27,7 +27,8 @@ def main() -> None:
     names = ("error", "ari", "nmi", "accuracy")
     for seed in arguments.seeds:
         table, truth = cli.digits(seed)
-        config = training.TrainingConfig(n_clusters=10, backbone=arguments.backbone, seed=seed)
+        noise = training.noise_for(table.features.shape[1:])
+        config = training.TrainingConfig(n_clusters=10, backbone=arguments.backbone, seed=seed, **noise)
         with tempfile.TemporaryDirectory() as folder:
             run = runs.fit_run(
                 table, config, Path(folder) / "run", n_clusters=10, truth=truth, progress=False, report=False,

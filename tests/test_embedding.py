@@ -82,6 +82,13 @@ def test_prediction_is_row_by_row(fitted):
     np.testing.assert_allclose(model.transform(x[:7]), model.transform(x)[:7], rtol=1e-5, atol=1e-6)
 
 
+def test_noise_of_tables(fitted):
+    model, x, y, _ = fitted
+    assert (model.module_.config.epsilon, model.module_.config.noise_start) == (0.5, 1.0)
+    given = make_model(epsilon=0.2, max_steps=1).fit(x, y).module_.config
+    assert (given.epsilon, given.noise_start) == (0.2, 1.0)
+
+
 def test_parameters_are_left_alone(fitted):
     model = fitted[0]
     assert model.get_params() == make_model().get_params()
@@ -183,6 +190,7 @@ def test_images(shape):
     model = make_model(2, backbone="cnn", max_steps=5, options={"augment": "shift"})
     model.fit(x, np.where(np.arange(40) < 10, truth, -1))
     assert model.transform(x[:3]).shape == (3, 16)
+    assert (model.module_.config.epsilon, model.module_.config.noise_start) == (2.0, 0.25)
     with pytest.raises(ValueError, match="rows of shape"):
         model.transform(np.zeros((3, 8, 9, *shape[2:]), np.uint8))
 
@@ -218,6 +226,7 @@ def test_bad_labels(fitted, y, message):
     [
         ({"n_clusters": 121}, ValueError, "n_samples=120"),
         ({"n_clusters": 4.0}, TypeError, "n_clusters must be an integer"),
+        ({"epsilon": "large"}, ValueError, "epsilon must be above 0"),
         ({"max_steps": 0}, ValueError, "max_steps must be an integer, at least 1"),
         ({"patience": 3}, ValueError, "validation_fraction above 0"),
         ({"backbone": "resnet"}, ValueError, "package.module:attribute"),

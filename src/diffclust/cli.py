@@ -173,12 +173,12 @@ def fit(
         ),
     ] = None,
     epsilon: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=1e-6, metavar="SIZE", rich_help_panel=TRAINING,
-            help="Size of the noise through which the clustering can be trained.",
+            help="Size of the noise through which the clustering can be trained. [default: 0.5; images: 0.5 to 2]",
         ),
-    ] = 0.5,
+    ] = None,
     draws: Annotated[
         int, typer.Option(min=1, metavar="N", rich_help_panel=TRAINING, help="Draws of that noise in a step.")
     ] = 10,
@@ -239,10 +239,11 @@ def fit(
     }
     image = table.features.ndim > 2
     big_enough = image and min(table.features.shape[1:3]) >= 8
+    noise: dict[str, Any] = training.noise_for(table.features.shape[1:]) if epsilon is None else {"epsilon": epsilon}
     ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.of_torchrun()}
     config = training.TrainingConfig(
-        n_clusters=1, backbone=backbone or ("cnn" if big_enough else "mlp"), epsilon=epsilon, n_draws=draws,
-        max_steps=steps, batch_size=batch_size, accelerator=device, seed=seed,
+        n_clusters=1, backbone=backbone or ("cnn" if big_enough else "mlp"), n_draws=draws,
+        max_steps=steps, batch_size=batch_size, accelerator=device, seed=seed, **noise,
         validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
         timeout=timeout, **ranks,
     )  # fmt: skip

@@ -34,7 +34,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         backbone: "linear", "mlp", "cnn" (images), "package.module:attribute", a torch module, or a function
             ``input_shape -> module``.
         embedding_dim: width of the embedding, for the named backbones.
-        epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`.
+        epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
+            is 0.5, and for images a perturbation that grows from 0.5 to 2.
         must_link_first: True is the paper's loss, which draws labelled points to each other directly and costs a third
             of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
@@ -71,7 +72,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     """
 
     def __init__(
-        self, n_clusters: int = 8, *, backbone: Any = "mlp", embedding_dim: int = 16, epsilon: float = 0.5,
+        self, n_clusters: int = 8, *, backbone: Any = "mlp", embedding_dim: int = 16, epsilon: float | str = "auto",
         n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256, labelled_fraction: float = 0.2,
         max_steps: int = 300, learning_rate: float = 1e-3, weight_decay: float = 0.0,
         min_cluster_size: int | str = "auto", reachability: int | None = None, validation_fraction: float = 0.0,
@@ -120,7 +121,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.classes_, codes = np.unique(labels[labels >= 0], return_inverse=True)
         known = np.full(len(X), -1)
         known[labels >= 0] = codes
-        self.module_ = training.fit(self._config(), X, known, progress=self.progress)
+        self.module_ = training.fit(self._config(X.shape[1:]), X, known, progress=self.progress)
         self.loss_curve_ = self.module_.loss_curve
         self.embedding_ = training.embed(self.module_, X, device=self.device)
         self._n_features_out = self.embedding_.shape[1]
@@ -149,12 +150,13 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
                 f"{n_classes}, and higher where some classes are not labelled."
             )
 
-    def _config(self) -> training.TrainingConfig:
+    def _config(self, row_shape: tuple[int, ...]) -> training.TrainingConfig:
         names = (
-            "backbone", "embedding_dim", "epsilon", "n_draws", "must_link_first", "batch_size", "labelled_fraction",
-            "max_steps", "learning_rate", "weight_decay", "validation_fraction", "patience",
+            "backbone", "embedding_dim", "n_draws", "must_link_first", "batch_size", "labelled_fraction", "max_steps",
+            "learning_rate", "weight_decay", "validation_fraction", "patience",
         )  # fmt: skip
         settings = {name: getattr(self, name) for name in names}
+        settings |= training.noise_for(row_shape) if self.epsilon == "auto" else {"epsilon": self.epsilon}
         settings["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return training.TrainingConfig(
             n_clusters=int(self.n_clusters), accelerator=self.device, **{**settings, **(self.options or {})}

@@ -24,10 +24,10 @@ from diffclust.training.fleet import fit_many
 from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse, save
 from diffclust.training.module import CrossEntropy, ForestModule
 from diffclust.training.ranks import is_restartable, of_torchrun
-from diffclust.training.settings import TrainingConfig
+from diffclust.training.settings import TrainingConfig, noise_for
 
 __all__ = [
     "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
     "batch_rows", "classify", "embed", "fit", "fit_many", "is_restartable", "known_of", "load", "move_images",
-    "of_torchrun", "rehearse", "save",
+    "noise_for", "of_torchrun", "rehearse", "save",
 ]  # fmt: skip
