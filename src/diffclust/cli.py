@@ -176,7 +176,8 @@ def fit(
         float | None,
         typer.Option(
             min=1e-6, metavar="SIZE", rich_help_panel=TRAINING,
-            help="Size of the noise through which the clustering can be trained. [default: 0.5; images: 0.5 to 2]",
+            help="Size of the noise through which the clustering can be trained. "
+            "[dim]\\[default: 0.5; images: growing from 0.5 to 2][/]",
         ),
     ] = None,
     draws: Annotated[
