@@ -35,6 +35,19 @@ def call(module, x=None):
 
 ALL = pytest.mark.parametrize("kind", [*LOSSES, dc.nn.PerturbedClustering], ids=lambda m: m.__name__)
 
+
+def losses_of(loss, x, optimizer, n_steps):
+    """The loss of every step of training the embeddings themselves."""
+    history = []
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        value = loss(x, LABELS)
+        value.backward()
+        optimizer.step()
+        history.append(value.item())
+    return history
+
+
 # ----------------------------------------------------------------------------------------------------------------
 # What they compute
 
@@ -250,15 +263,7 @@ def test_training_is_that_of_the_formulas(module):
     def train(similarity):
         x = embeddings(dtype=torch.float64).requires_grad_()
         loss = module(3, n_draws=20, seed=0, epsilon=0.5, similarity=similarity)
-        optimizer = torch.optim.SGD([x], lr=0.1)
-        history = []
-        for _ in range(20):
-            optimizer.zero_grad()
-            value = loss(x, LABELS)
-            value.backward()
-            optimizer.step()
-            history.append(value.item())
-        return history
+        return losses_of(loss, x, torch.optim.SGD([x], lr=0.1), 20)
 
     assert np.allclose(train("sqeuclidean"), train(dc.negative_squared_distances), rtol=0, atol=1e-10)
 
@@ -387,14 +392,7 @@ def test_training_embeddings_brings_the_loss_down(module, similarity):
     # The score needs draws that differ: more noise than the envelope gradient does.
     epsilon = 0.5 if module is dc.nn.ConnectivityLoss else 0.1
     loss = module(3, n_draws=100, seed=0, similarity=similarity, epsilon=epsilon)
-    optimizer = torch.optim.Adam([x], lr=0.05)
-    history = []
-    for _ in range(150):
-        optimizer.zero_grad()
-        value = loss(x, LABELS)
-        value.backward()
-        optimizer.step()
-        history.append(value.item())
+    history = losses_of(loss, x, torch.optim.Adam([x], lr=0.05), 150)
     assert history[0] > 0.5
     assert np.mean(history[-10:]) < 0.3 * np.mean(history[:3])
 

@@ -11,7 +11,7 @@ validation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -164,16 +164,13 @@ class Fleet(pl.LightningModule):
             data.sets["training"] = x, data.sets["training"][1].to(device)
         self._step = torch.full((1,), self.done, device=device)
         self._in_block = torch.zeros(1, dtype=torch.int64, device=device)
-        self._rates = [
-            torch.tensor(
-                [data.config.learning_rate * data.config.rate(step) for step in range(self.n_steps)], device=device
-            )
-            for data in self.data
-        ]
-        self._scales = [
-            torch.tensor([data.config.noise_scale(step) for step in range(self.n_steps)], device=device)
-            for data in self.data
-        ]
+
+        def of_steps(value: Callable[[int], float]) -> Tensor:
+            return torch.tensor([value(step) for step in range(self.n_steps)], device=device)
+
+        configs = [data.config for data in self.data]
+        self._rates = [of_steps(lambda step, c=c: c.learning_rate * c.rate(step)) for c in configs]  # type: ignore[misc]
+        self._scales = [None if c.noise_start == 1 else of_steps(c.noise_scale) for c in configs]
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])
@@ -266,8 +263,9 @@ class Fleet(pl.LightningModule):
         rows = rows.index_select(0, self._in_block)[0]
         moves = None if moves is None else moves.index_select(0, self._in_block)[0]
         x, known = self.data[i].take("training", rows, moves)
-        if member.loss.noise_scale is not None:
-            member.loss.noise_scale.copy_(self._scales[i].index_select(0, self._step)[0])
+        scales = self._scales[i]
+        if scales is not None:
+            member.loss.noise_scale.copy_(scales.index_select(0, self._step)[0])  # type: ignore[union-attr]
         with self._precision():
             embeddings = member(x)
         loss = member.loss(embeddings.float(), known)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from diffclust.backbones import is_image
+
 AUGMENTATIONS = ("shift", "shift-flip", "shift-flip-cut")
 SCHEDULES = ("constant", "cosine")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
@@ -97,8 +99,9 @@ class TrainingConfig:
             _check(self, name, value is None or _is_count(value), "None or an integer, at least 1")
         _check(self, "warmup_steps", self.warmup_steps == 0 or _is_count(self.warmup_steps), "an integer, at least 0")
         _check(self, "seed", self.seed == 0 or _is_count(self.seed), "an integer, at least 0")
-        _check(self, "epsilon", _is_real(self.epsilon) and 0 < self.epsilon < math.inf, "above 0 and finite")
-        _check(self, "noise_start", 0 < self.noise_start < math.inf, "above 0 and finite")
+        for name in ("epsilon", "noise_start"):
+            value = getattr(self, name)
+            _check(self, name, _is_real(value) and 0 < value < math.inf, "above 0 and finite")
         _check(self, "learning_rate", self.learning_rate > 0, "above 0")
         _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
@@ -134,9 +137,9 @@ class TrainingConfig:
 def noise_for(row_shape: tuple[int, ...]) -> dict[str, float]:
     """The settings of the noise that were found to be good: images bear, and want, far more of it than tables.
 
-    Digits with three classes withheld gain 0.11 in ARI by the images' settings; tables of a hundred rows can be ruined.
+    Digits with three classes withheld gain 0.08 in ARI by the images' settings; on tables growing noise gained nothing.
     """
-    return {"epsilon": 2.0, "noise_start": 0.25} if len(row_shape) > 1 else {"epsilon": 0.5, "noise_start": 1.0}
+    return {"epsilon": 2.0, "noise_start": 0.25} if is_image(row_shape) else {"epsilon": 0.5, "noise_start": 1.0}
 
 
 OBJECT = "object of type "

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from diffclust.solvers.cuda.noise import SIGN_BIT
 
-_INDEX_BITS, _CODE_BITS = tl.constexpr(14), tl.constexpr(28)
+_INDEX_BITS = tl.constexpr(14)
 _LARGEST_INDEX, _LARGEST_CODE = tl.constexpr((1 << 14) - 1), tl.constexpr((1 << 28) - 1)
 _WEIGHT_SHIFT, TIER_SHIFT = tl.constexpr(29), tl.constexpr(61)
 WITHOUT_TIER = tl.constexpr((1 << 61) - 1)
