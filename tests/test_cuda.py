@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from diffclust import noise as definition  # noqa: E402
 from diffclust.solvers import cpu, cuda  # noqa: E402
-from diffclust.solvers.cuda import launches  # noqa: E402
+from diffclust.solvers.cuda import launches, small  # noqa: E402
 from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
 from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
 
@@ -291,12 +291,65 @@ def test_one_launch_gives_what_three_do(rng, n, constrained, options):
 def test_one_launch_with_a_nan_and_with_nothing(rng):
     given = symmetric(rng, 3, 6)
     given[1, 2, 4] = np.nan  # on one side of the diagonal
-    mean, adjacency = cuda.mean_in_one_launch(on_device(given), 2, seed=0, first_draw=0, n_draws=2, epsilon=0.1)
+    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+    mean, adjacency = cuda.mean_in_one_launch(on_device(given), 2, **draws)
     assert mean.isnan().tolist() == [False, True, False]
     assert not adjacency[1].any()
-    mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, seed=0, first_draw=0, n_draws=2, epsilon=0.1)
+    mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, **draws)
     assert mean.shape == (0,)
     assert adjacency.shape == (0, 6, 6)
+
+
+def test_the_workspace_of_one_launch_is_left_as_it_was(rng):
+    """Large and small in turns, a NaN among them: the same as with a workspace that nobody has used."""
+    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+    sizes = ((1, 6), (3, 4), (1, 2), (3, 6))
+    inputs = [on_device(symmetric(rng, n_problems, n)) for n_problems, n in sizes]
+    inputs[1][1, 0, 2] = np.nan
+    alone = []
+    for given in inputs:
+        small._workspaces.clear()
+        alone.append(cuda.mean_in_one_launch(given, 2, **draws))
+    for _ in range(2):
+        for given, expected in zip(inputs, alone, strict=True):
+            for mine, theirs in zip(cuda.mean_in_one_launch(given, 2, **draws), expected, strict=True):
+                np.testing.assert_array_equal(mine.cpu(), theirs.cpu())
+    ((_, (ended, counts, *_)),) = small._workspaces.values()
+    assert counts.numel() == 3 * 6 * 6
+    assert not ended.any()
+    assert not counts.any()
+
+
+def test_a_launch_that_fails_leaves_no_workspace_behind(rng, monkeypatch):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+    given = on_device(symmetric(rng, 1, 6))
+    before, _ = cuda.mean_in_one_launch(given, 2, **draws)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(small, "launch_again", fail)
+        cuda.mean_in_one_launch(given, 2, **draws)
+    assert not small._workspaces
+    assert cuda.mean_in_one_launch(given, 2, **draws)[0].item() == before.item()
+
+
+@pytest.mark.skipif(not ON_GPU, reason="streams are a GPU's")
+def test_each_stream_has_a_workspace_of_its_own(rng):
+    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 500, "epsilon": 0.1}
+    given = on_device(symmetric(rng, 4, 64))
+    expected = cuda.mean_in_one_launch(given, 2, **draws)
+    streams, found = [torch.cuda.Stream() for _ in range(3)], []
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(cuda.mean_in_one_launch(given, 2, **draws))
+    torch.cuda.synchronize()
+    assert len(small._workspaces) >= 4
+    for mine in found:
+        for each, right in zip(mine, expected, strict=True):
+            assert torch.equal(each, right)
 
 
 # ---------------------------------------------------------------------------------------------------- points

@@ -42,12 +42,13 @@ class Constraints:
             labels: integers of shape (n,), or (..., n) for a batch of problems. Torch tensors and JAX arrays stay
                 where they are, unread.
         """
-        if framework_of(labels) == "numpy":
+        on_host = framework_of(labels) == "numpy"
+        if on_host:
             labels = np.asarray(labels)
             if labels.size == 0:
                 raise ValueError(f"labels are empty (shape {labels.shape}): at least one point is needed.")
         _check_integers("labels", labels.dtype)
-        if framework_of(labels) == "numpy" and labels.size:
+        if on_host:
             if labels.min() < -1:
                 raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
             if labels.max() > np.iinfo(np.int64).max:

@@ -134,8 +134,8 @@ def _known_matrix(problem: Problem) -> Any:
 
 def _warn_if_nothing_is_known(problem: Problem) -> None:
     """Only where looking is free: not on a GPU, and not while a compiler or vmap traces."""
-    labels = problem.labels
-    if labels is None or is_traced(labels) or device_of(labels) != "cpu":  # reading would wait
+    labels = problem.given_labels
+    if labels is None or device_of(labels) != "cpu" or is_traced(labels):  # reading would wait
         return
     if framework_of(labels) == "torch":
         torch = sys.modules["torch"]
@@ -203,7 +203,7 @@ def connectivity_loss(
 def _connectivity_loss(problem: Problem, draws: Draws, reduction: str, connectivity: Callable[..., Any]) -> Any:
     """With the soft connectivity from a function: that of one process, or of all ranks."""
     known = _known_matrix(problem)
-    free = Problem(problem.given, _clamped(problem), None, None)
+    free = Problem(problem.given, _clamped(problem))
     soft = connectivity(free, draws, must_link_first=True)
     gap = namespace_of(soft).where(known != known, 0.0, soft - known)  # nan is unknown
     return _reduce(problem.unflatten((gap * gap).sum((-1, -2))), problem, reduction)

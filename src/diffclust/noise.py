@@ -19,8 +19,7 @@ and therefore the same forests. The functions below run unchanged on NumPy array
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,8 +124,7 @@ def gumbel(word: Any) -> Any:
     return -log(-np.where(near, log_polynomial(-np.minimum(v, _QUARTER)), log(rest)))
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """Which noise: draws ``first``, ``first + 1``, ... of a seed, scaled by epsilon (0: none)."""
 
     seed: Any = 0

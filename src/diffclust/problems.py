@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +18,13 @@ from diffclust.frameworks import framework_of, is_captured, namespace_of, to_num
 from diffclust.similarity import check_similarity, check_square
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Independent problems on n points: as they were given, and flattened to ``problems``, as solvers take them."""
 
     given: Any  # (*batch_shape, n, n) float32 or float64; NumPy's is exactly symmetric
     k: Any  # number of clusters, an int for all problems, or integers (problems,)
-    labels: Any  # (problems, n) integers or None
-    relation: Any  # (problems, n, n) int8 or None
+    given_labels: Any = None  # (*batch_shape, n) integers
+    given_relation: Any = None  # (*batch_shape, n, n) int8
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -46,6 +44,16 @@ class Problem:
         return self.given.reshape(self.n_problems, self.n_points, self.n_points)
 
     @property
+    def labels(self) -> Any:
+        """(problems, n) integers or None"""
+        return None if self.given_labels is None else self.given_labels.reshape(self.n_problems, self.n_points)
+
+    @property
+    def relation(self) -> Any:
+        """(problems, n, n) int8 or None"""
+        return None if self.given_relation is None else self.given_relation.reshape(self.similarity.shape)
+
+    @property
     def n_clusters(self) -> Any:
         """(problems,) integers, where the similarity lives."""
         if not isinstance(self.k, int):
@@ -63,7 +71,7 @@ class Problem:
 
     @property
     def is_constrained(self) -> bool:
-        return self.labels is not None or self.relation is not None
+        return self.given_labels is not None or self.given_relation is not None
 
     def unflatten(self, array: Any) -> Any:
         """(problems, ...) back to (*batch_shape, ...)."""
@@ -186,20 +194,18 @@ def prepare(
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
     batch_shape, n = tuple(array.shape[:-2]), int(array.shape[-1])
-    k, n_problems = check_n_clusters(n_clusters, n, batch_shape, array), math.prod(batch_shape)
+    k = check_n_clusters(n_clusters, n, batch_shape, array)
     known = check_constraints(constraints, n, batch_shape)
     if known is None:
-        return Problem(array, k, None, None)
+        return Problem(array, k)
     if known.relation is None:
-        labels = _place(_short(known.labels, array), array, (*batch_shape, n))
-        problem = Problem(array, k, labels.reshape(n_problems, n), None)
+        problem = Problem(array, k, _place(_short(known.labels, array), array, (*batch_shape, n)))
     else:
-        relation = _place(known.relation, array, (*batch_shape, n, n))
-        problem = Problem(array, k, None, relation.reshape(n_problems, n, n))
-    if clamp and (on_host or problem.labels is None) and not is_captured(array):
+        problem = Problem(array, k, None, _place(known.relation, array, (*batch_shape, n, n)))
+    if clamp and (on_host or known.relation is not None) and not is_captured(array):
         clusters = problem.n_clusters
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
-        problem = replace(problem, k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))
+        problem = problem._replace(k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))
     elif on_host:
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
     return problem
@@ -208,23 +214,23 @@ def prepare(
 def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
     """Constraints where the similarity lives; labels of another device are a mistake, not a copy to make in silence."""
     framework = framework_of(like)
-    xp = namespace_of(like)
     if framework == "numpy":
         return np.broadcast_to(to_numpy(known), shape)
-    if framework == "torch":
-        if framework_of(known) == "torch" and known.device != like.device:
+    if framework == framework_of(known) == "torch":
+        if known.device != like.device:
             raise ValueError(
                 f"labels are on {known.device}, the similarity is on {like.device}. Move one, e.g. with .to(device)."
             )
-        if framework_of(known) == "torch" and tuple(known.shape) == shape:
+        if known.shape == shape:
             return known
-        known = xp.as_tensor(known, device=like.device)
-    return xp.broadcast_to(xp.asarray(known), shape)
+    xp = namespace_of(like)
+    known = xp.as_tensor(known, device=like.device) if framework == "torch" else xp.asarray(known)
+    return xp.broadcast_to(known, shape)
 
 
 def _short(labels: Any, like: Any) -> Any:
     """Labels as they are; for JAX, whose integers have 32 bits, those of NumPy are numbered anew if they need more."""
-    if framework_of(like) != "jax" or framework_of(labels) != "numpy" or labels.max() <= np.iinfo(np.int32).max:
+    if framework_of(labels) != "numpy" or framework_of(like) != "jax" or labels.max() <= np.iinfo(np.int32).max:
         return labels
     numbers = np.unique(labels[labels >= 0], return_inverse=True)[1]
     shortened = np.full(labels.shape, -1, np.int32)

@@ -8,7 +8,6 @@ value on the host when it runs on a GPU.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -293,9 +292,7 @@ class _SmallExpectedValue(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, similarity: Tensor, solve: Any) -> Tensor:
-        mean, adjacency = solve(similarity)
-        if adjacency is not None:
-            ctx.save_for_backward(adjacency)
+        mean, ctx.adjacency = solve(similarity)
         return mean
 
     @staticmethod
@@ -304,8 +301,7 @@ class _SmallExpectedValue(torch.autograd.Function):
 
 
 def _gradient(ctx: Any, cotangent: Tensor) -> Tensor:
-    (adjacency,) = ctx.saved_tensors
-    return value_gradient(cotangent, adjacency)
+    return value_gradient(cotangent, ctx.adjacency)
 
 
 _guarded_gradient = once_differentiable(_gradient)  # which takes time, and where no graph is built has nothing to do
@@ -384,11 +380,8 @@ for _operator in (
 def draw_arguments(problem: Problem, draws: Draws, plain: bool = False) -> tuple[Any, ...]:
     """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
     device = problem.given.device
-    seed, first = (
-        _signed(name, value) if plain and not isinstance(value, Tensor) else as_integer(name, value, device)
-        for name, value in (("seed", _seed(draws.seed, device, plain)), ("first_draw", draws.first))
-    )
-    return seed, first, draws.n_draws, draws.epsilon, draws.noise, draws.antithetic
+    seed = _integer("seed", _seed(draws.seed, device, plain), device, plain)
+    return seed, _integer("first_draw", draws.first, device, plain), *draws[2:]
 
 
 def _seed(seed: Any, device: torch.device, plain: bool) -> Any:
@@ -403,6 +396,10 @@ def _seed(seed: Any, device: torch.device, plain: bool) -> Any:
 def _signed(name: str, value: Any) -> int:
     """A signed 64-bit integer, as torch has them; unsigned ones beyond it wrap around."""
     return (check_integer(name, value) + 2**63) % 2**64 - 2**63
+
+
+def _integer(name: str, value: Any, device: torch.device, plain: bool) -> Tensor | int:
+    return _signed(name, value) if plain and not isinstance(value, Tensor) else as_integer(name, value, device)
 
 
 def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
@@ -424,19 +421,20 @@ def values(
 
     Without ``with_labels`` the forests may be left out.
     """
-    plain = _is_plain(problem.given)
-    with_counts = not plain or (torch.is_grad_enabled() and problem.given.requires_grad)
+    given = problem.given
+    plain = _is_plain(given)
+    with_counts = not plain or (torch.is_grad_enabled() and given.requires_grad)
     arguments = draw_arguments(problem, draws, plain)
-    if plain and problem.given.is_cuda and gap and must_link_first and not with_labels and problem.relation is None:
-        solver: Any = solver_for(problem.given)
-        if problem.n_points <= solver.SMALL:
-            seed, first_draw, n_draws, epsilon, noise, antithetic = arguments
-            solve = functools.partial(
-                solver.mean_in_one_launch, n_clusters=problem.k, labels=problem.labels, seed=seed,
-                first_draw=first_draw, n_draws=n_draws, epsilon=epsilon, noise=noise, antithetic=antithetic,
-                with_adjacency=with_counts,
-            )  # fmt: skip
-            return _SmallExpectedValue.apply(problem.given, solve), None
+    if plain and given.is_cuda and gap and must_link_first and not with_labels and problem.given_relation is None:
+        solver: Any = solver_for(given)
+        if given.shape[-1] <= solver.SMALL:
+
+            def solve(similarity: Tensor) -> Any:
+                return solver.mean_in_one_launch(
+                    similarity, problem.k, problem.given_labels, *arguments, with_adjacency=with_counts
+                )
+
+            return _SmallExpectedValue.apply(given, solve), None
     mean, _, *forests = (_PlainExpectedValue if plain else _ExpectedValue).apply(
         problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, gap, strict,
         with_labels, with_counts, *arguments,

@@ -24,6 +24,12 @@ def device_of(tensor: torch.Tensor) -> Any:
     return torch.cuda.device(tensor.device)
 
 
+def current_stream(tensor: torch.Tensor) -> tuple[int, int]:
+    """The tensor's device, which is the current one, and the handle of its current stream."""
+    device = tensor.get_device()
+    return device, torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
+
+
 _known_kernels: dict[Any, Any] = {}
 
 
@@ -31,11 +37,13 @@ def launch_again(kernel: Any, programs: int, arguments: tuple[Any, ...], key: An
     """Launch a kernel, from the second time on without Triton's look at every argument, most of what a launch costs.
 
     ``key`` says all that the compiled kernel depends on: constants, numbers, and the class of what is not in it.
+    Triton's launch hooks, which profilers may set, see the first launch only.
     """
-    key = kernel, arguments[0].get_device(), key
+    device, stream = current_stream(arguments[0])
+    key = kernel, device, key
     known = _known_kernels.get(key)
     if known is not None:
-        known[programs, 1, 1](*arguments)
+        known.run(programs, 1, 1, stream, known.function, known.packed_metadata, None, None, None, *arguments)
         return
     compiled = kernel[(programs,)](*arguments, **launch(num_warps))
     if compiled is not None:  # the interpreter compiles nothing
@@ -45,5 +53,5 @@ def launch_again(kernel: Any, programs: int, arguments: tuple[Any, ...], key: An
 def class_of(argument: torch.Tensor | int) -> Any:
     """What Triton compiles for: of a tensor its type and alignment, of a number its size."""
     if isinstance(argument, int):
-        return -(2**31) <= argument < 2**31
+        return -0x80000000 <= argument < 0x80000000
     return argument.dtype, argument.data_ptr() % 16 == 0

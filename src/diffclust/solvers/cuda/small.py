@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import torch
 import triton
 import triton.language as tl
 
 from diffclust.solvers.cuda.forests import add_to_counts, kept_edges, rank_of, value_of
 from diffclust.solvers.cuda.keys import ends_of
-from diffclust.solvers.cuda.launches import INTERPRETED, class_of, device_of, launch_again
+from diffclust.solvers.cuda.launches import INTERPRETED, class_of, current_stream, device_of, launch_again
 from diffclust.solvers.cuda.noise import draw_words
 from diffclust.solvers.cuda.ready import clamp
 from diffclust.solvers.cuda.sums import mean_of_draws
@@ -19,14 +22,15 @@ SMALL = 128  # points up to which everything goes into one launch
 
 @triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
 def _prim_and_mean(
-    similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, n_counts, counts, values, keys,
+    similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, ended, counts, values, keys,
     means, adjacency,
     HALF: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
     LABELS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """:func:`prim` on input that was not made ready, and the means over draws by the program that ends last.
 
-    After its ``n_counts`` entries ``counts`` has a word for each problem: how many of its programs have ended.
+    ``ended`` (problems,), how many of a problem's programs have ended, and ``counts`` (problems, n, n) are 0 before
+    and after.
     """
     n_solves = 2 if LABELS else 1
     item = tl.program_id(0)
@@ -55,8 +59,8 @@ def _prim_and_mean(
         i, j, _ = ends_of(key)
         add_to_counts(counts + problem * n * n, tl.where(kept, i, -1), j, solve, n)
     tl.debug_barrier()
-    ended = tl.atomic_add(counts + n_counts + problem, 1, sem="acq_rel")
-    if ended == n_solves * n_draws - 1:
+    if tl.atomic_add(ended + problem, 1, sem="acq_rel") == n_solves * n_draws - 1:
+        tl.store(ended + problem, 0)
         tl.store(means + problem, mean_of_draws(values, n_draws, LABELS, 128))
         if COUNTS:
             for start in range(0, n * n, 2048):
@@ -64,6 +68,7 @@ def _prim_and_mean(
                 inside = pair < (problem + 1) * n * n
                 count = tl.load(counts + pair, mask=inside, other=0, cache_modifier=".cg")
                 tl.store(adjacency + pair, _share(count.to(tl.float32), n_draws), mask=inside)
+                tl.store(counts + pair, 0, mask=inside)
 
 
 @triton.jit
@@ -82,8 +87,7 @@ def _share(count, n_draws):
 def mean_in_one_launch(
     similarity: torch.Tensor,
     n_clusters: torch.Tensor | int,
-    labels: torch.Tensor | None = None,
-    *,
+    labels: torch.Tensor | None,
     seed: torch.Tensor | int,
     first_draw: torch.Tensor | int,
     n_draws: int,
@@ -100,23 +104,60 @@ def mean_in_one_launch(
     n = similarity.shape[-1]
     similarity = similarity.contiguous()
     points = similarity if labels is None else labels.contiguous()
-    n_problems = similarity.numel() // (n * n)
-    n_counts = n_problems * n * n if with_adjacency else 0
-    items = n_problems * n_draws * (1 if labels is None else 2)
-    counts = similarity.new_zeros(n_counts + n_problems, dtype=torch.int32)
     means = similarity.new_empty(similarity.shape[:-2])
     adjacency = torch.empty_like(similarity) if with_adjacency else None
+    n_problems = means.numel()
+    items = n_problems * n_draws * (1 if labels is None else 2)
     if items:
-        warps = warps_for(n)
-        kind = (warps, with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None)
+        kind = (with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None)
+        half, warps = _sizes(n)
         with device_of(similarity):
-            launch_again(
-                _prim_and_mean, items,
-                (similarity, n_clusters, points, seed, first_draw, float(epsilon), n, n_draws, n_counts, counts,
-                 similarity.new_empty(items, dtype=torch.float32), similarity.new_empty(items * n, dtype=torch.int64),
-                 means, means if adjacency is None else adjacency,
-                 triton.next_power_of_2((n + 1) // 2), *kind[1:], warps),
-                (kind, n, n_draws, n_counts, *map(class_of, (similarity, n_clusters, points, seed, first_draw))),
-                warps,
-            )  # fmt: skip
+            workspace = _workspace(
+                similarity, n_problems, n_problems * n * n if with_adjacency else 0, items, items * n
+            )
+            try:
+                launch_again(
+                    _prim_and_mean, items,
+                    (similarity, n_clusters, points, seed, first_draw, epsilon, n, n_draws, *workspace, means,
+                     means if adjacency is None else adjacency, half, *kind, warps),
+                    (n, n_draws, kind, *map(class_of, (similarity, n_clusters, points, seed, first_draw))),
+                    warps,
+                )  # fmt: skip
+            except BaseException:
+                _workspaces.clear()  # who knows whether its zeros are zeros
+                raise
     return means, adjacency
+
+
+@functools.cache
+def _sizes(n: int) -> tuple[int, int]:
+    return triton.next_power_of_2((n + 1) // 2), warps_for(n)
+
+
+_KEPT = 1 << 20  # entries of each up to which a workspace is kept
+_Workspace = tuple[tuple[int, ...], tuple[torch.Tensor, ...]]  # sizes and tensors: ended, counts, values, keys
+_NONE: _Workspace = ((0, 0, 0, 0), ())
+_workspaces: dict[tuple[int, int], _Workspace] = {}
+
+
+def _workspace(like: torch.Tensor, *sizes: int) -> tuple[torch.Tensor, ...]:
+    """What the kernel needs beside input and output, ``ended`` and ``counts`` all 0.
+
+    Each stream has one that is kept from call to call: the kernel leaves zeros behind. A CUDA graph may be replayed on
+    any stream, so it gets one of its own, and so does what is large.
+    """
+    if max(sizes) > _KEPT or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return _new_workspace(like, sizes)
+    owner = current_stream(like)
+    room, workspace = _workspaces.get(owner, _NONE)
+    if any(map(operator.lt, room, sizes)):
+        room = tuple(map(max, room, sizes))
+        workspace = _new_workspace(like, room)
+        _workspaces[owner] = room, workspace
+    return workspace
+
+
+def _new_workspace(like: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    ended, counts, values, keys = sizes
+    zeros = (like.new_zeros(size, dtype=torch.int32) for size in (ended, counts))
+    return (*zeros, like.new_empty(values, dtype=torch.float32), like.new_empty(keys, dtype=torch.int64))
