@@ -112,7 +112,7 @@ class Constraints:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        return tuple(self.labels.shape[:-1] if self.relation is None else self.relation.shape[:-2])
+        return tuple(self.labels.shape)[:-1] if self.relation is None else tuple(self.relation.shape)[:-2]
 
     @property
     def _array(self) -> Any:

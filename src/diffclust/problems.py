@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        return tuple(self.given.shape[:-2])
+        return tuple(self.given.shape)[:-2]
 
     @property
     def n_problems(self) -> int:
@@ -193,7 +193,7 @@ def prepare(
     """
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
-    batch_shape, n = tuple(array.shape[:-2]), int(array.shape[-1])
+    batch_shape, n = tuple(array.shape)[:-2], int(array.shape[-1])
     k = check_n_clusters(n_clusters, n, batch_shape, array)
     known = check_constraints(constraints, n, batch_shape)
     if known is None:

@@ -395,6 +395,8 @@ def _seed(seed: Any, device: torch.device, plain: bool) -> Any:
 
 def _signed(name: str, value: Any) -> int:
     """A signed 64-bit integer, as torch has them; unsigned ones beyond it wrap around."""
+    if type(value) is int and 0 <= value < 2**63:
+        return value
     return (check_integer(name, value) + 2**63) % 2**64 - 2**63
 
 

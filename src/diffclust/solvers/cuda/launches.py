@@ -24,34 +24,58 @@ def device_of(tensor: torch.Tensor) -> Any:
     return torch.cuda.device(tensor.device)
 
 
-def current_stream(tensor: torch.Tensor) -> tuple[int, int]:
-    """The tensor's device, which is the current one, and the handle of its current stream."""
-    device = tensor.get_device()
-    return device, torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
+def stream_of(tensor: torch.Tensor) -> int:
+    """The handle of the current stream of the tensor's device."""
+    return torch._C._cuda_getCurrentRawStream(tensor.get_device()) if tensor.is_cuda else 0
 
 
-_known_kernels: dict[Any, Any] = {}
+def is_capturing(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
 
 
-def launch_again(kernel: Any, programs: int, arguments: tuple[Any, ...], key: Any, num_warps: int) -> None:
-    """Launch a kernel, from the second time on without Triton's look at every argument, most of what a launch costs.
+class Launch:
+    """A kernel with the arguments that never change, launched from the second time on without Triton's look at all
+    arguments, most of what a launch costs.
 
-    ``key`` says all that the compiled kernel depends on: constants, numbers, and the class of what is not in it.
-    Triton's launch hooks, which profilers may set, see the first launch only.
+    Args:
+        workspace: tensors that only the kernel knows.
+        constants: its last arguments.
     """
-    device, stream = current_stream(arguments[0])
-    key = kernel, device, key
-    known = _known_kernels.get(key)
-    if known is not None:
-        known.run(programs, 1, 1, stream, known.function, known.packed_metadata, None, None, None, *arguments)
-        return
-    compiled = kernel[(programs,)](*arguments, **launch(num_warps))
-    if compiled is not None:  # the interpreter compiles nothing
-        _known_kernels[key] = compiled
+
+    def __init__(
+        self,
+        kernel: Any,
+        programs: int,
+        num_warps: int,
+        workspace: tuple[torch.Tensor, ...],
+        constants: tuple[Any, ...],
+    ) -> None:
+        self._kernel, self._programs, self._num_warps = kernel, programs, num_warps
+        self._workspace, self._constants = workspace, constants
+        self._pointers = [tensor.data_ptr() for tensor in workspace]
+        self._compiled: Any = None
+
+    def __call__(self, stream: int, tensors: tuple[torch.Tensor, ...], numbers: tuple[Any, ...]) -> None:
+        """Launch with tensors, numbers, workspace and constants, in this order.
+
+        What the compiled kernel depends on must be the same in all calls: types of tensors, sizes of integers. Triton's
+        launch hooks, which profilers may set, see the first launch only.
+        """
+        compiled, pointers = self._compiled, [tensor.data_ptr() for tensor in tensors]
+        aligned = not [pointer for pointer in pointers if pointer % 16]  # else Triton compiles another kernel
+        if aligned and compiled is not None:
+            compiled.run(
+                self._programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
+                *pointers, *numbers, *self._pointers, *self._constants,
+            )  # fmt: skip
+            return
+        compiled = self._kernel[(self._programs,)](
+            *tensors, *numbers, *self._workspace, *self._constants, **launch(self._num_warps)
+        )
+        if aligned:
+            self._compiled = compiled  # None in the interpreter, which compiles nothing
 
 
 def class_of(argument: torch.Tensor | int) -> Any:
-    """What Triton compiles for: of a tensor its type and alignment, of a number its size."""
-    if isinstance(argument, int):
-        return -0x80000000 <= argument < 0x80000000
-    return argument.dtype, argument.data_ptr() % 16 == 0
+    """What Triton compiles for where it does not look at the value: of a tensor its type, of a number its size."""
+    return -0x80000000 <= argument < 0x80000000 if isinstance(argument, int) else argument.dtype

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-import operator
+import math
+from typing import Any
 
 import torch
 import triton
@@ -11,19 +12,20 @@ import triton.language as tl
 
 from diffclust.solvers.cuda.forests import add_to_counts, kept_edges, rank_of, value_of
 from diffclust.solvers.cuda.keys import ends_of
-from diffclust.solvers.cuda.launches import INTERPRETED, class_of, current_stream, device_of, launch_again
+from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, is_capturing, stream_of
 from diffclust.solvers.cuda.noise import draw_words
 from diffclust.solvers.cuda.ready import clamp
 from diffclust.solvers.cuda.sums import mean_of_draws
 from diffclust.solvers.cuda.trees import grow_tree, warps_for
 
 SMALL = 128  # points up to which everything goes into one launch
+_KEPT = 1 << 12  # problems times draws up to which a workspace, some megabytes then, is kept for the next call
 
 
 @triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
 def _prim_and_mean(
-    similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, ended, counts, values, keys,
-    means, adjacency,
+    similarity, point_labels, means, adjacency, n_clusters, seed, first_draw, epsilon,
+    ended, counts, values, keys, n, n_draws,
     HALF: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
     LABELS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
@@ -101,63 +103,48 @@ def mean_in_one_launch(
     The numbers of :func:`make_ready`, :func:`solve` with ``free``, and :func:`mean_values`, in one launch.
     Similarity (..., n, n) of any float type need not be symmetric, n_clusters may be a number, labels are (..., n).
     """
-    n = similarity.shape[-1]
     similarity = similarity.contiguous()
     points = similarity if labels is None else labels.contiguous()
-    means = similarity.new_empty(similarity.shape[:-2])
+    means = similarity.new_empty(tuple(similarity.shape)[:-2])
     adjacency = torch.empty_like(similarity) if with_adjacency else None
-    n_problems = means.numel()
-    items = n_problems * n_draws * (1 if labels is None else 2)
-    if items:
-        kind = (with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None)
-        half, warps = _sizes(n)
+    if means.numel():
+        stream = stream_of(similarity)
         with device_of(similarity):
-            workspace = _workspace(
-                similarity, n_problems, n_problems * n * n if with_adjacency else 0, items, items * n
-            )
+            own = is_capturing(similarity) or means.numel() * n_draws > _KEPT
+            prepare = _prepare if own else _prepare_once
+            launch = prepare(
+                similarity.device, stream, similarity.shape, n_draws,
+                (with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None),
+                (similarity.dtype, points.dtype, class_of(n_clusters), class_of(seed), class_of(first_draw)),
+            )  # fmt: skip
             try:
-                launch_again(
-                    _prim_and_mean, items,
-                    (similarity, n_clusters, points, seed, first_draw, epsilon, n, n_draws, *workspace, means,
-                     means if adjacency is None else adjacency, half, *kind, warps),
-                    (n, n_draws, kind, *map(class_of, (similarity, n_clusters, points, seed, first_draw))),
-                    warps,
+                launch(
+                    stream, (similarity, points, means, means if adjacency is None else adjacency),
+                    (n_clusters, seed, first_draw, epsilon),
                 )  # fmt: skip
             except BaseException:
-                _workspaces.clear()  # who knows whether its zeros are zeros
+                _prepare_once.cache_clear()  # who knows whether zeros are zeros
                 raise
     return means, adjacency
 
 
-@functools.cache
-def _sizes(n: int) -> tuple[int, int]:
-    return triton.next_power_of_2((n + 1) // 2), warps_for(n)
+def _prepare(
+    device: torch.device, stream: int, shape: torch.Size, n_draws: int, kind: tuple[bool, ...], classes: tuple[Any, ...]
+) -> Launch:
+    """A launch for input of these sizes on this stream, with what it needs beside input and output.
 
-
-_KEPT = 1 << 20  # entries of each up to which a workspace is kept
-_Workspace = tuple[tuple[int, ...], tuple[torch.Tensor, ...]]  # sizes and tensors: ended, counts, values, keys
-_NONE: _Workspace = ((0, 0, 0, 0), ())
-_workspaces: dict[tuple[int, int], _Workspace] = {}
-
-
-def _workspace(like: torch.Tensor, *sizes: int) -> tuple[torch.Tensor, ...]:
-    """What the kernel needs beside input and output, ``ended`` and ``counts`` all 0.
-
-    Each stream has one that is kept from call to call: the kernel leaves zeros behind. A CUDA graph may be replayed on
-    any stream, so it gets one of its own, and so does what is large.
+    The kernel leaves the zeros behind that it needs, so that the next launch can follow. A CUDA graph may be replayed
+    on any stream and must have a workspace of its own.
     """
-    if max(sizes) > _KEPT or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return _new_workspace(like, sizes)
-    owner = current_stream(like)
-    room, workspace = _workspaces.get(owner, _NONE)
-    if any(map(operator.lt, room, sizes)):
-        room = tuple(map(max, room, sizes))
-        workspace = _new_workspace(like, room)
-        _workspaces[owner] = room, workspace
-    return workspace
+    *batch_shape, n, _ = shape
+    n_problems, n_solves = math.prod(batch_shape), 2 if kind[-1] else 1
+    items = n_problems * n_solves * n_draws
+    start = -(-n_problems // 4) * 4  # kernels expect pointers to multiples of 16 bytes
+    zeros = torch.zeros(start + n_problems * n * n, dtype=torch.int32, device=device)
+    values = torch.empty(items, dtype=torch.float32, device=device)
+    keys = torch.empty(items * n, dtype=torch.int64, device=device)
+    half, warps = triton.next_power_of_2((n + 1) // 2), warps_for(n)
+    return Launch(_prim_and_mean, items, warps, (zeros, zeros[start:], values, keys), (n, n_draws, half, *kind, warps))
 
 
-def _new_workspace(like: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    ended, counts, values, keys = sizes
-    zeros = (like.new_zeros(size, dtype=torch.int32) for size in (ended, counts))
-    return (*zeros, like.new_empty(values, dtype=torch.float32), like.new_empty(keys, dtype=torch.int64))
+_prepare_once = functools.lru_cache(maxsize=8)(_prepare)
