@@ -13,6 +13,8 @@ import jax.numpy as jnp  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.solvers import xla  # noqa: E402
+from diffclust.solvers.xla import calls, chunks, forests, trees  # noqa: E402
+from diffclust.solvers.xla import noise as xla_noise  # noqa: E402
 
 SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on both sides of a word's end
 
@@ -26,8 +28,8 @@ def noise_of(seed, n_draws, n, kind, first_draw=0, antithetic=False):
 
     @jax.jit
     def make(words, number):
-        zero = xla._opaque_zero(words, number)
-        z, sign = xla._noise(words, jnp.arange(n_draws), n, kind, antithetic, zero)
+        zero = xla_noise.opaque_zero(words, number)
+        z, sign = xla_noise.make_noise(words, jnp.arange(n_draws), n, kind, antithetic, zero)
         return z[0] * sign[0][:, None, None]
 
     return np.where(np.eye(n, dtype=bool), 0, make(jnp.asarray(words), jnp.ones(3)))
@@ -54,7 +56,7 @@ def test_high_words_of_products():
     a = np.random.default_rng(0).integers(0, 2**32, 1000, dtype=np.uint64)
     for b in (0xD2511F53, 0xCD9E8D57, 0xFFFFFFFF):
         expected = (a * np.uint64(b)) >> np.uint64(32)
-        for function in (xla.split_product, xla._high_word):
+        for function in (xla_noise.split_product, xla_noise._high_word):
             np.testing.assert_array_equal(function(jnp.asarray(a.astype(np.uint32)), b), expected)
 
 
@@ -124,9 +126,9 @@ def test_edge_for_edge_like_numpy(n, form, must_link_first, options):
 
 def test_the_other_algorithm_grows_the_same_trees(monkeypatch):
     """The platform decides which one runs; here it is the one that does not run on this platform."""
-    other = xla._boruvka if jax.default_backend() == "cpu" else xla._prim
-    monkeypatch.setattr(xla, "_grow", other)
-    solve = xla._with_words(xla.solve.__wrapped__)
+    other = trees._boruvka if jax.default_backend() == "cpu" else trees._prim
+    monkeypatch.setattr(forests, "grow", other)
+    solve = calls.with_words(xla.solve.__wrapped__)
     rng = np.random.default_rng(0)
     for _ in range(4):
         similarity, n_clusters, known = make_problems(rng, 33, "labels")
@@ -192,9 +194,9 @@ def test_chunks_change_nothing(monkeypatch, solved):
     """Seven draws in three chunks, of which the last is not full."""
     arrays, options, *whole = solved
     n_problems = len(arrays[0])
-    monkeypatch.setattr(xla, "CHUNK_BYTES", dict.fromkeys(xla.CHUNK_BYTES, 4 * arrays[0].size * 7 // 3 + 1))
-    assert xla._n_chunks(n_problems, 7, 7) == 3
-    pieces = [xla._with_words(function.__wrapped__)(*arrays, **options) for function in (xla.solve, xla.expect)]
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", dict.fromkeys(chunks.CHUNK_BYTES, 4 * arrays[0].size * 7 // 3 + 1))
+    assert chunks._n_chunks(n_problems, 7, 7) == 3
+    pieces = [calls.with_words(function.__wrapped__)(*arrays, **options) for function in (xla.solve, xla.expect)]
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(pieces), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -203,8 +205,8 @@ def test_chunks_change_nothing(monkeypatch, solved):
     np.testing.assert_array_equal(jax.jit(xla.connectivity_counts.__wrapped__)(trees), counts)
     products = jax.jit(xla.connectivity_products.__wrapped__)(cotangent, trees)
     np.testing.assert_array_equal(products.sum(-1), counts.sum((-1, -2)))
-    monkeypatch.setattr(xla, "CHUNK_BYTES", dict.fromkeys(xla.CHUNK_BYTES, 4 * 7**3 // 3 + 1))
-    summed = xla._with_words(xla.noise_sum.__wrapped__)(jnp.ones((2, 7)), 7, seed=1, noise="normal")
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", dict.fromkeys(chunks.CHUNK_BYTES, 4 * 7**3 // 3 + 1))
+    summed = calls.with_words(xla.noise_sum.__wrapped__)(jnp.ones((2, 7)), 7, seed=1, noise="normal")
     np.testing.assert_allclose(summed[1], noise.sample(1, 7, 7).sum(0), rtol=1e-5, atol=1e-5)
 
 
@@ -222,7 +224,7 @@ def largest_array(jaxpr):
 
 @pytest.mark.parametrize("operator", ["loss", "pairs", "adjacency", "connectivity"])
 def test_nothing_has_the_size_of_all_draws(monkeypatch, operator):
-    monkeypatch.setattr(xla, "CHUNK_BYTES", dict.fromkeys(xla.CHUNK_BYTES, 8 << 20))
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", dict.fromkeys(chunks.CHUNK_BYTES, 8 << 20))
     n, n_draws = 600, 100
     labels = np.where(np.arange(n) < n // 2, np.arange(n) % 10, -1)
     pairs = dc.Constraints.from_pairs(n, [(0, 1)], [(1, 2), (3, 4)])

@@ -1,0 +1,140 @@
+"""From weights to forests, and what is returned of them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from diffclust.solvers.xla.greedy import agglomerate, relation_of_labels
+from diffclust.solvers.xla.trees import Tree, grow, put, strongest, take
+from diffclust.solvers.xla.weights import lowest_of, number_of
+
+
+def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool) -> Tree:
+    """Forests (problems, solves, draws, n) for labels with must-links first, with ``free`` after those without.
+
+    All trees are grown at once: inside the labelled groups, from all labelled points to the others, and the free one.
+    """
+    n, lowest = weights.shape[-1], lowest_of(weights.dtype)
+    shape = weights.shape[:-1]
+    point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), shape)
+    known = labels >= 0
+    same = known[:, :, None] & (labels[:, :, None] == labels[:, None, :])
+    first = jnp.argmax(known, -1, keepdims=True).astype(jnp.int32)  # stands for all labelled points
+    glued = jnp.broadcast_to(jnp.where(known, first, point[:, 0])[:, None], shape)
+    every = jnp.ones_like(same)
+    components = [point, glued, point] if free else [point, glued]
+    allowed = [same, every, every] if free else [same, every]
+    trees = grow(weights[:, None], jnp.stack(components, 1), jnp.stack(allowed, 1)[:, :, None])
+    inside = _solve_of(trees, 0)
+    filled = inside.weights > lowest
+    n_inside = filled.sum(-1, dtype=jnp.int32)
+
+    n_groups = _first_of_group(labels).sum(-1, dtype=jnp.int32)[:, None]
+    n_known = known.sum(-1, dtype=jnp.int32)[:, None]
+    n_outside, n_free = n - n_known + n_groups - n_clusters[:, None], n - n_clusters[:, None]
+    n_keep = jnp.stack([n_outside, n_free] if free else [n_outside], 1)
+    kept = strongest(Tree(*(array[:, 1:] for array in trees)), n_keep)
+
+    # The slot of the first labelled point may be filled twice; each group has left one slot free.
+    root = jnp.where(known[:, None] & ~filled, point, n).min(-1, keepdims=True)
+    at_first = jnp.broadcast_to(first[:, None], root.shape)
+    outside = Tree(*(jnp.where(point == root, take(array, at_first), array) for array in _solve_of(kept, 0)))
+    forest = Tree(*(jnp.where(filled, a, b) for a, b in zip(inside, outside, strict=True)))
+
+    is_cut = n_inside < n_known - n_groups
+    greedy = agglomerate(weights, relation_of_labels(labels), n_clusters, True, is_cut)
+    forest = Tree(*(jnp.where(is_cut[..., None], a, b) for a, b in zip(greedy, forest, strict=True)))
+    return _stack([_solve_of(kept, 1), forest] if free else [forest])
+
+
+def _first_of_group(labels: Array) -> Array:
+    """Whether a point is labelled and the first one with its label."""
+    return (labels >= 0) & (
+        jnp.argmax(labels[..., :, None] == labels[..., None, :], -1) == jnp.arange(labels.shape[-1])
+    )
+
+
+def _solve_of(tree: Tree, solve: int) -> Tree:
+    return Tree(*(array[:, solve] for array in tree))
+
+
+def _stack(trees: list[Tree]) -> Tree:
+    return Tree(*(jnp.stack(arrays, 1) for arrays in zip(*trees, strict=True)))
+
+
+def _free_forest(weights: Array, n_clusters: Array) -> Tree:
+    point = jnp.arange(weights.shape[-1], dtype=jnp.int32)
+    tree = grow(weights[:, None], jnp.broadcast_to(point, weights.shape[:-1])[:, None])
+    return strongest(_solve_of(tree, 0), weights.shape[-1] - n_clusters[:, None])
+
+
+def find_forests(
+    weights: Array, n_clusters: Array, labels: Array | None, relation: Array | None, must_link_first: bool, free: bool
+) -> Tree:
+    """Forests (problems, solves, draws, n); the solves are (free, constrained) or one of them."""
+    if labels is not None and must_link_first:
+        return _label_forests(weights, labels, n_clusters, free)
+    trees = []
+    if free or (labels is None and relation is None):
+        trees.append(_free_forest(weights, n_clusters))
+    if labels is not None:
+        relation = relation_of_labels(labels)
+    if relation is not None:
+        active = jnp.ones(weights.shape[:2], bool)
+        trees.append(agglomerate(weights, relation, n_clusters, must_link_first, active))
+    return _stack(trees)
+
+
+def values_of(similarity: Array, tree: Tree) -> Array:
+    """(problems, solves, draws) <A, weights>, NaN where the similarity has one.
+
+    Summed with the rounding errors beside the sum, so that the order of the slots does not show: two solves that find
+    the same forest have the same value.
+    """
+    weights = jnp.where(tree.codes >= 0, number_of(tree.weights), 0)
+
+    def add(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        total = a[0] + b[0]
+        of_b = total - a[0]
+        error = (a[0] - (total - of_b)) + (b[0] - of_b)
+        return total, a[1] + b[1] + error
+
+    zero = np.zeros((), weights.dtype)
+    total, error = lax.reduce((weights, jnp.zeros_like(weights)), (zero, zero), add, (weights.ndim - 1,))
+    broken = jnp.isnan(similarity).any((-1, -2))[:, None, None]
+    return jnp.where(broken, jnp.nan, 2 * (total + error))
+
+
+def sorted_edges(tree: Tree) -> Array:
+    """(..., n - 1, 2) edges by decreasing weight, then (-1, -1)."""
+    n = tree.codes.shape[-1]
+    codes = lax.sort((~tree.weights, tree.codes), num_keys=2)[1][..., : n - 1, None]
+    return jnp.where(codes >= 0, jnp.concatenate([codes // n, codes % n], -1), -1)
+
+
+def number_trees(codes: Array) -> Array:
+    """(..., n) trees of the forest with these edges, numbered by their smallest point.
+
+    Points take over the smallest label beside them, and then that label's label, until no edge has two.
+    """
+    n = codes.shape[-1]
+    ends = [jnp.where(codes >= 0, end, 0) for end in (codes // n, codes % n)]
+    point = jnp.arange(n, dtype=jnp.int32)
+
+    def meet(label: Array) -> tuple[Array, Array]:
+        first, second = (take(label, end) for end in ends)
+        return jnp.minimum(first, second), jnp.maximum(first, second)
+
+    def spread(label: Array) -> Array:
+        small, large = meet(label)
+        label = put(label, large, small, "min")
+        return take(label, label)
+
+    def differ(label: Array) -> Array:
+        small, large = meet(label)
+        return (small != large).any()
+
+    label = lax.while_loop(differ, spread, jnp.broadcast_to(point, codes.shape))
+    return take(jnp.cumsum(label == point, -1, dtype=jnp.int32) - 1, label)
