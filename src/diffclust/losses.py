@@ -141,7 +141,7 @@ def _warn_if_nothing_is_known(problem: Problem) -> None:
         torch = sys.modules["torch"]
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return
-    if labels.shape[0] and bool((labels < 0).all()):
+    if 0 not in labels.shape and bool((labels < 0).all()):
         warnings.warn(
             "No point of this batch is labelled: the loss is 0 and has no gradient. Sample batches with some labels.",
             stacklevel=4,

@@ -407,7 +407,7 @@ def _integer(name: str, value: Any, device: torch.device, plain: bool) -> Tensor
 def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
     """A 0-d int64 tensor on the device."""
     if isinstance(value, Tensor):
-        if value.is_floating_point() or value.ndim != 0:
+        if "int" not in str(value.dtype) or value.ndim != 0:
             raise TypeError(
                 f"{name} must be an integer or a 0-d integer tensor, got {value.dtype} {tuple(value.shape)}."
             )
