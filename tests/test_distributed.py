@@ -210,6 +210,11 @@ def one_step(rank, ranks, device, group_size=None):
             expected_gradient = torch.autograd.grad(expected, whole)[0][mine] * group_size
             assert expected_gradient.abs().sum() > 0
             torch.testing.assert_close(torch.autograd.grad(found, local)[0], expected_gradient, rtol=1e-4, atol=1e-4)
+        (gradient,) = torch.autograd.grad(gathering(local, labels[mine]), local, create_graph=True)
+        with pytest.raises(NotImplementedError, match="no second derivatives"):
+            torch.autograd.grad((gradient**2).sum() + local.sum(), local)
+        for module in (plain, gathering):
+            module.noise_counter.zero_()
         known = dc.Constraints.from_labels(labels)  # of all rows
         torch.testing.assert_close(gathering(local, known), plain(whole, known))
     plain, gathering = pair(dc.nn.PerturbedClustering)
