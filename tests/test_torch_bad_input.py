@@ -341,7 +341,7 @@ def test_no_embeddings(module):
 
 
 @EVERY_MODULE
-@pytest.mark.parametrize("options", [{"n_clusters": 0}, {"n_draws": 0}, {"epsilon": 0.0}, {"epsilon": float("nan")}, {"noise": "x"}, {"similarity": "euclid"}, {"reduction": "max"}, {"seed": 2**64}, {"antithetic": True, "n_draws": 3}, {"antithetic": True, "noise": "gumbel"}], ids=str)  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize("options", [{"n_clusters": 0}, {"n_draws": 0}, {"epsilon": 0.0}, {"epsilon": float("nan")}, {"noise": "x"}, {"similarity": "euclid"}, {"reduction": "max"}, {"seed": 2**64}, {"reachability": 2.0}, {"reachability": 0}, {"antithetic": True, "n_draws": 3}, {"antithetic": True, "noise": "gumbel"}], ids=str)  # fmt: skip  # noqa: E501
 def test_modules_refuse_bad_values_when_they_are_made(module, options):
     with pytest.raises(ValueError, match=next(iter(options)).replace("_", ".")):
         module(**{"n_clusters": 2, **options})

@@ -12,7 +12,9 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jacrev, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import diffclust as dc
@@ -421,6 +423,16 @@ def test_small_problems_on_a_gpu_have_no_second_derivatives_either():
     (first,) = torch.autograd.grad(mean, leaf, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivatives"):
         torch.autograd.grad((first**2).sum() + leaf.sum(), leaf)
+
+
+@EVERY
+def test_tracing_with_fake_tensors(name):
+    """Nothing looks at a value, not even for a warning."""
+    s = similarity()
+    traced = make_fx(lambda s: weighted(name, s))(s)
+    assert torch.equal(traced(s), weighted(name, s))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert weighted(name, mode.from_tensor(s)).shape == ()
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def _nan_where_broken(mean: Tensor, forests: Forests) -> Tensor:
     return torch.where(forests.values.isnan().any(-1).any(-1)[:, None, None], torch.nan, mean)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Whether nothing traces or transforms."""
     return (
         type(tensor) is Tensor
@@ -441,7 +441,7 @@ def values(
     Without ``with_labels`` the forests may be left out.
     """
     given = problem.given
-    plain = _is_plain(given)
+    plain = is_plain(given)
     with_counts = not plain or (torch.is_grad_enabled() and given.requires_grad)
     arguments = draw_arguments(problem, draws, plain)
     if plain and given.is_cuda and gap and must_link_first and not with_labels and problem.given_relation is None:
