@@ -226,6 +226,24 @@ def test_a_step_on_gloo(ranks, group_size):
     on_ranks(ranks, one_step, "cpu", group_size)
 
 
+def half_precision(rank, ranks):
+    """More ranks than draws: the rank without any has nothing to solve, and the same kind of number to add."""
+    torch.manual_seed(0)
+    rows, labels = torch.randn(N, 3, dtype=torch.bfloat16), torch.randint(-1, 4, (N,))
+    mine = slice(rank * N // ranks, (rank + 1) * N // ranks)
+    for kind in (dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss):
+        plain, gathering = (kind(4, n_draws=2, epsilon=0.3, seed=3, gather=gather) for gather in (False, True))
+        local = rows[mine].clone().requires_grad_()
+        loss = gathering(local, labels[mine])
+        torch.testing.assert_close(loss, plain(rows, labels))
+        loss.backward()
+        assert local.grad.dtype == torch.bfloat16
+
+
+def test_half_precision_on_more_ranks_than_draws():
+    on_ranks(3, half_precision)
+
+
 @pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs a GPU and NCCL")
 def test_a_step_on_nccl():
     on_ranks(torch.cuda.device_count(), one_step, "cuda", backend="nccl")

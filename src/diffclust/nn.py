@@ -209,7 +209,7 @@ class PartialFenchelYoungLoss(_Loss):
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
-            local = embeddings[:0].sum()
+            local = embeddings[:0].sum().to(torch.promote_types(embeddings.dtype, torch.float32))  # as the others'
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
             local = self._loss(embeddings, known, own)
