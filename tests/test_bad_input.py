@@ -350,6 +350,13 @@ def test_nan_similarities_never_give_a_forest(function, where):
         spanning_forest(function(similarity), 2)
 
 
+def test_a_large_problem_hides_no_asymmetry_of_a_small_one():
+    wrong = np.array([[0.0, 1.0], [2.0, 0.0]])
+    for matrix in (wrong, np.stack([1e9 * np.ones((2, 2)) - 1e9 * np.eye(2), wrong])):
+        with pytest.raises(ValueError, match=r"entry \(\d, \d\) is \d, entry \(\d, \d\) is \d\. Symmetrise"):
+            spanning_forest(matrix, 1)
+
+
 def test_asymmetry_does_not_disappear_in_mutual_reachability():
     """The smaller core on both sides would make an asymmetric matrix look symmetric."""
     with pytest.raises(ValueError, match="symmetric"):

@@ -300,6 +300,41 @@ def test_one_launch_with_a_nan_and_with_nothing(rng):
     assert adjacency.shape == (0, 6, 6)
 
 
+def test_one_number_of_clusters_for_all_problems(rng):
+    """A tensor that repeats its one element, as an expanded 0-d one and those of vmap do."""
+    given, labels = on_device(symmetric(rng, 3, 6)), on_device(some_labels(rng, 3, 6))
+    draws = {"seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+    repeated = torch.full((), 4, device=DEVICE).expand(3)
+    expected = cuda.make_ready(given, torch.full((3,), 4, device=DEVICE), labels)[1]
+    np.testing.assert_array_equal(cuda.make_ready(given, repeated, labels)[1].cpu(), expected.cpu())
+    found, right = (cuda.mean_in_one_launch(given, k, labels, **draws)[0] for k in (repeated, 4))
+    np.testing.assert_array_equal(found.cpu(), right.cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_labels_of_any_integer_type(rng, dtype):
+    """For unsigned ones, too, what is read past the last point is no label: n is no power of two."""
+    labels = on_device(np.array([[0, 255, 0, 1, 1, 255], [2, 2, 3, 3, 2, 0]])).to(dtype)
+    given = on_device(symmetric(rng, 2, 6))
+    draws = {"seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+    clusters = torch.tensor([3, 1], device=DEVICE)
+    found, expected = (cuda.make_ready(given, clusters, each)[1] for each in (labels, labels.long()))
+    np.testing.assert_array_equal(found.cpu(), expected.cpu())
+    found, expected = (cuda.mean_in_one_launch(given, 3, each, **draws)[0] for each in (labels, labels.long()))
+    np.testing.assert_array_equal(found.cpu(), expected.cpu())
+
+
+@pytest.mark.parametrize(("n_problems", "n_draws"), [(1, 9), (9, 1)])
+def test_a_workspace_is_kept_only_if_it_is_small(rng, monkeypatch, n_problems, n_draws):
+    """Many draws need keys, many problems counts."""
+    draws = {"labels": None, "seed": 0, "first_draw": 0, "epsilon": 0.1}
+    for limit, kept in ((1 << 20, 1), (500, 0)):
+        monkeypatch.setattr(small, "_KEPT", limit)
+        small._prepare_once.cache_clear()
+        cuda.mean_in_one_launch(on_device(symmetric(rng, n_problems, 4)), 2, n_draws=n_draws, **draws)
+        assert small._prepare_once.cache_info().currsize == kept
+
+
 def test_the_workspace_of_one_launch_is_left_as_it_was(rng):
     """Large and small in turns, a NaN among them: the same as with a workspace that nobody has used."""
     draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}

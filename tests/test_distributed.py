@@ -210,6 +210,11 @@ def one_step(rank, ranks, device, group_size=None):
             expected_gradient = torch.autograd.grad(expected, whole)[0][mine] * group_size
             assert expected_gradient.abs().sum() > 0
             torch.testing.assert_close(torch.autograd.grad(found, local)[0], expected_gradient, rtol=1e-4, atol=1e-4)
+        (gradient,) = torch.autograd.grad(gathering(local, labels[mine]), local, create_graph=True)
+        with pytest.raises(NotImplementedError, match="no second derivatives"):
+            torch.autograd.grad((gradient**2).sum() + local.sum(), local)
+        for module in (plain, gathering):
+            module.noise_counter.zero_()
         known = dc.Constraints.from_labels(labels)  # of all rows
         torch.testing.assert_close(gathering(local, known), plain(whole, known))
     plain, gathering = pair(dc.nn.PerturbedClustering)
@@ -219,6 +224,24 @@ def one_step(rank, ranks, device, group_size=None):
 @pytest.mark.parametrize(("ranks", "group_size"), [(1, 1), (2, 2), (4, 2)])
 def test_a_step_on_gloo(ranks, group_size):
     on_ranks(ranks, one_step, "cpu", group_size)
+
+
+def half_precision(rank, ranks):
+    """More ranks than draws: the rank without any has nothing to solve, and the same kind of number to add."""
+    torch.manual_seed(0)
+    rows, labels = torch.randn(N, 3, dtype=torch.bfloat16), torch.randint(-1, 4, (N,))
+    mine = slice(rank * N // ranks, (rank + 1) * N // ranks)
+    for kind in (dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss):
+        plain, gathering = (kind(4, n_draws=2, epsilon=0.3, seed=3, gather=gather) for gather in (False, True))
+        local = rows[mine].clone().requires_grad_()
+        loss = gathering(local, labels[mine])
+        torch.testing.assert_close(loss, plain(rows, labels))
+        loss.backward()
+        assert local.grad.dtype == torch.bfloat16
+
+
+def test_half_precision_on_more_ranks_than_draws():
+    on_ranks(3, half_precision)
 
 
 @pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs a GPU and NCCL")

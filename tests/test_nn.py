@@ -226,6 +226,14 @@ def test_similarities_under_transforms():
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, (truth * tangent).sum())
 
 
+def test_numbers_of_other_libraries():
+    seed = torch.tensor(3)
+    loss = dc.nn.PartialFenchelYoungLoss(np.int64(3), reachability=np.int64(2), n_draws=np.int64(5), seed=seed)
+    seed += 1  # the module's stream of noise is its own
+    assert loss.noise_seed == 3
+    assert loss(random(6, 2), torch.tensor([0, 0, 1, 1, 2, -1])).isfinite()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_embeddings_have_similarity_and_gradient_zero(dtype):
     for value in (0.0, 1.0, -3.0):

@@ -119,6 +119,21 @@ def hash_of(**parts):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_draws_are_numbered_modulo_two_to_the_64(framework):
+    """As on CUDA and in JAX, where the number may be out of sight."""
+    similarity = FRAMEWORKS[framework](random_similarity(np.random.default_rng(5), 7))
+    for operator in OPERATORS.values():
+        one_by_one = [as_numpy(operator(similarity, 2, seed=SEED, n_draws=1, first_draw=b)) for b in (2**64 - 1, 0)]
+        for first in (-1, 2**64 - 1, np.uint64(2**64 - 1)):
+            found = as_numpy(operator(similarity, 2, seed=SEED, n_draws=2, first_draw=first))
+            np.testing.assert_allclose(found, np.mean(one_by_one, 0), rtol=1e-14)
+    if framework == "torch":
+        s = similarity.requires_grad_()
+        (gradient,) = torch.autograd.grad(dc.perturbed_connectivity(s, 2, epsilon=2.0, first_draw=-1)[0, 1], s)
+        assert gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_missing_edges_and_first_draw_far_along_the_stream(framework):
     rng = np.random.default_rng(4)
     far = 2**33 + 5  # the draw number needs both its words

@@ -132,6 +132,7 @@ def test_positive_infinity_does_not_crash(function):
         ({"seed": "1"}, TypeError, "seed must be an integer"),
         ({"seed": torch.tensor(1.0)}, TypeError, "seed must be an integer"),
         ({"seed": torch.tensor([1, 2])}, TypeError, "seed must be an integer"),
+        ({"seed": torch.tensor(True)}, TypeError, "seed must be an integer"),
         ({"seed": 2**64}, ValueError, "seed must fit into 64 bits"),
         ({"seed": -(2**63) - 1}, ValueError, "seed must fit into 64 bits"),
         ({"first_draw": 1.5}, TypeError, "first_draw must be an integer"),
@@ -150,6 +151,21 @@ def test_bad_numbers(function, options, error, message):
 def test_n_clusters_in_a_tensor_out_of_range(function, k):
     with pytest.raises(ValueError, match=f"n_clusters={k}"):
         call(function, similarity(), torch.tensor(k), n_draws=4)
+
+
+@pytest.mark.parametrize("number", [torch.tensor(1.5), torch.tensor(True), torch.tensor([1, 2])], ids=str)
+def test_a_tensor_that_is_no_integer_beside_an_array(number):
+    with pytest.raises(TypeError, match="seed must be an integer"):
+        dc.perturbed_value(similarity().numpy(), 2, seed=number)
+    with pytest.raises((TypeError, ValueError), match="n_clusters must be"):
+        dc.perturbed_value(similarity().numpy(), number, seed=0)
+
+
+@pytest.mark.parametrize("k", [-2, 0, 6])
+def test_n_clusters_in_a_tensor_beside_an_array(k):
+    with pytest.raises(ValueError, match=f"n_clusters={k} must be from 1"):
+        dc.perturbed_value(similarity().numpy(), torch.tensor(k), seed=0)
+    assert dc.perturbed_value(similarity().numpy(), torch.tensor(2), seed=0) > -np.inf
 
 
 @pytest.mark.parametrize("function", LABEL_LOSSES, ids=lambda f: f.__name__)
@@ -325,7 +341,7 @@ def test_no_embeddings(module):
 
 
 @EVERY_MODULE
-@pytest.mark.parametrize("options", [{"n_clusters": 0}, {"n_draws": 0}, {"epsilon": 0.0}, {"epsilon": float("nan")}, {"noise": "x"}, {"similarity": "euclid"}, {"reduction": "max"}, {"seed": 2**64}, {"antithetic": True, "n_draws": 3}, {"antithetic": True, "noise": "gumbel"}], ids=str)  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize("options", [{"n_clusters": 0}, {"n_draws": 0}, {"epsilon": 0.0}, {"epsilon": float("nan")}, {"noise": "x"}, {"similarity": "euclid"}, {"reduction": "max"}, {"seed": 2**64}, {"reachability": 2.0}, {"reachability": 0}, {"antithetic": True, "n_draws": 3}, {"antithetic": True, "noise": "gumbel"}], ids=str)  # fmt: skip  # noqa: E501
 def test_modules_refuse_bad_values_when_they_are_made(module, options):
     with pytest.raises(ValueError, match=next(iter(options)).replace("_", ".")):
         module(**{"n_clusters": 2, **options})
@@ -396,6 +412,8 @@ def test_a_batch_without_labels_warns_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         module(points(), LABELS)
+        for shape in ((0, 5, 3), (2, 0, 5, 3)):  # without any problem
+            module(torch.zeros(shape), torch.full((5,), -1))
 
 
 def test_no_label_in_one_problem_of_a_batch():

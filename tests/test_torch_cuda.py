@@ -39,6 +39,21 @@ def test_loss_and_gradient_equal_the_cpus(rng, batch, seed, options):
     torch.testing.assert_close(found[1], expected[1], rtol=0, atol=1e-6)  # integers over the number of draws
 
 
+def test_one_number_of_clusters_for_a_batch(rng):
+    """NumPy's integer, a 0-d tensor and vmap: tensors that repeat their one element."""
+    similarity, labels = problem(rng, batch=(3,))
+    options = {"seed": 3, "n_draws": 20, "reduction": "none"}
+    expected = dc.partial_fenchel_young_loss(similarity, dc.Constraints.from_labels(labels), 5, **options)
+    similarity, labels = similarity.cuda(), labels.cuda()
+
+    def loss(similarity, labels, k=5):
+        return dc.partial_fenchel_young_loss(similarity, dc.Constraints.from_labels(labels), k, **options)
+
+    for k in (np.int64(5), torch.tensor(5), torch.tensor(5, device="cuda")):
+        torch.testing.assert_close(loss(similarity, labels, k).cpu(), expected)
+    torch.testing.assert_close(torch.func.vmap(loss)(similarity, labels).cpu(), expected)
+
+
 def test_pairs_equal_the_cpus(rng):
     similarity, _ = problem(rng)
     constraints = dc.Constraints.from_pairs(24, [(0, 1), (2, 3)], [(0, 2), (4, 5), (5, 6), (6, 4)])

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from diffclust.bindings import torch as binding
 from diffclust.perturbed import score_weights
@@ -124,13 +123,13 @@ class _Gathered(torch.autograd.Function):
         return rows
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
         sizes, longest = ctx.sizes, max(ctx.sizes)
-        parts = torch.cat([_padded(part, longest) for part in cotangent.split(sizes)])
-        own = parts.new_empty((longest, *parts.shape[1:]))
-        _reduce_scatter(own, parts, group=ctx.group)
-        return own[: sizes[dist.get_rank(ctx.group)]], None, None, None
+        with torch.no_grad():
+            parts = torch.cat([_padded(part, longest) for part in cotangent.split(sizes)])
+            own = parts.new_empty((longest, *parts.shape[1:]))
+            _reduce_scatter(own, parts, group=ctx.group)
+        return binding.final(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -197,23 +196,23 @@ class _SharedConnectivity(torch.autograd.Function):
             total = torch.zeros_like(similarity)
             trees = similarity.new_zeros((*similarity.shape[:1], 0, similarity.shape[1]), dtype=torch.int32)
         dist.all_reduce(total, group=group)
-        ctx.save_for_backward(trees, seed, first_draw)
+        ctx.save_for_backward(similarity, trees, seed, first_draw)
         ctx.group, ctx.n_draws, ctx.own = group, n_draws, slice(start, start + count)
         ctx.epsilon, ctx.noise, ctx.antithetic = epsilon, noise, antithetic
         return total / n_draws
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
-        trees, seed, first_draw = ctx.saved_tensors
-        total = cotangent.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
-        products = total.new_zeros((len(total), ctx.n_draws))
-        if trees.shape[1]:
-            products[:, ctx.own] = binding.connectivity_products(total, trees)
-        dist.all_reduce(products, group=ctx.group)  # the baseline is the mean over all draws
-        weights = score_weights(products, ctx.epsilon, ctx.antithetic)[:, ctx.own].contiguous()
-        gradient = torch.zeros_like(total)
-        if trees.shape[1]:
-            gradient = binding.noise_sum(weights, total.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
-        return None, gradient, *[None] * 10
+        similarity, trees, seed, first_draw = ctx.saved_tensors
+        with torch.no_grad():
+            total = cotangent.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
+            products = total.new_zeros((len(total), ctx.n_draws))
+            if trees.shape[1]:
+                products[:, ctx.own] = binding.connectivity_products(total, trees)
+            dist.all_reduce(products, group=ctx.group)  # the baseline is the mean over all draws
+            weights = score_weights(products, ctx.epsilon, ctx.antithetic)[:, ctx.own].contiguous()
+            gradient = torch.zeros_like(total)
+            if trees.shape[1]:
+                gradient = binding.noise_sum(weights, total.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
+        return None, binding.final(gradient, cotangent, similarity), *[None] * 10

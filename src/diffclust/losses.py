@@ -11,7 +11,6 @@ loss                                    formula                                 
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -137,11 +136,9 @@ def _warn_if_nothing_is_known(problem: Problem) -> None:
     labels = problem.given_labels
     if labels is None or device_of(labels) != "cpu" or is_traced(labels):  # reading would wait
         return
-    if framework_of(labels) == "torch":
-        torch = sys.modules["torch"]
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-            return
-    if labels.shape[0] and bool((labels < 0).all()):
+    if framework_of(labels) == "torch" and not backend_of(labels).is_plain(labels):
+        return
+    if 0 not in labels.shape and bool((labels < 0).all()):
         warnings.warn(
             "No point of this batch is labelled: the loss is 0 and has no gradient. Sample batches with some labels.",
             stacklevel=4,

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 try:
     import torch
     from torch import Tensor, nn
@@ -43,16 +45,17 @@ class _Perturbed(nn.Module):
         gather: Any = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        if isinstance(n_clusters, bool) or not isinstance(n_clusters, int):
+        if isinstance(n_clusters, bool) or not isinstance(n_clusters, (int, np.integer)):
             raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
         if n_clusters < 1:
             raise ValueError(f"n_clusters must be at least 1, got {n_clusters}.")
         if isinstance(similarity, str) and similarity not in SIMILARITIES:
             raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
-        if reachability is not None and (isinstance(reachability, bool) or not int(reachability) == reachability >= 1):
+        is_integer = isinstance(reachability, (int, np.integer)) and not isinstance(reachability, bool)
+        if reachability is not None and not (is_integer and reachability >= 1):
             raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")
         perturbed.check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
-        self.n_clusters = n_clusters
+        self.n_clusters = int(n_clusters)
         self.epsilon = epsilon
         self.n_draws = n_draws
         self.noise = noise
@@ -64,7 +67,7 @@ class _Perturbed(nn.Module):
         self.gather = gather
         if seed is None:
             seed = int(torch.randint(0, 2**63 - 1, ()))
-        self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")))
+        self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")).clone())
         self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
 
     def similarities(self, embeddings: Tensor) -> Tensor:
@@ -206,7 +209,7 @@ class PartialFenchelYoungLoss(_Loss):
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
-            local = embeddings[:0].sum()
+            local = embeddings[:0].sum().to(torch.promote_types(embeddings.dtype, torch.float32))  # as the others'
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
             local = self._loss(embeddings, known, own)

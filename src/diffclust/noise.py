@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.frameworks import framework_of
+
 KINDS = ("normal", "gumbel")
 
 MASK = np.uint64(0xFFFFFFFF)
@@ -137,7 +139,11 @@ class Draws(NamedTuple):
 
 def check_integer(name: str, value: Any) -> int:
     """An integer of 64 bits, signed or unsigned, from anything that stands for one."""
-    if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
+    if framework_of(value) != "numpy":
+        wrong = "int" not in str(value.dtype) or value.ndim != 0
+    else:
+        wrong = isinstance(value, (bool, float)) or not hasattr(value, "__index__")
+    if wrong:
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if not -(2**63) <= int(value) < 2**64:
         raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")

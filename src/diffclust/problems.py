@@ -91,13 +91,13 @@ def check_tensor(similarity: Any) -> Any:
 
 
 def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...], like: Any) -> Any:
-    """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of a framework are not read."""
+    """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of its framework are not read."""
     if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
         check_bounds(n_clusters, n_clusters, n_points)
         return n_clusters
     xp, framework = namespace_of(like), framework_of(like)
-    if framework_of(n_clusters) == "numpy":
-        n_clusters = np.asarray(n_clusters)
+    if framework == "numpy" or framework_of(n_clusters) != framework:
+        n_clusters = to_numpy(n_clusters)
         if n_clusters.dtype.kind not in "iu":
             raise TypeError(f"n_clusters must be an integer, got {n_clusters.tolist()!r}.")
         if n_clusters.size:
@@ -112,7 +112,7 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
     if framework == "torch":
         n_clusters = xp.as_tensor(n_clusters, dtype=xp.int64, device=like.device)
     elif framework == "numpy":
-        n_clusters = to_numpy(n_clusters).astype(np.int64)
+        n_clusters = n_clusters.astype(np.int64)
     return xp.broadcast_to(n_clusters, batch_shape).reshape(-1)
 
 

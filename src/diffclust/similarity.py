@@ -43,9 +43,10 @@ def symmetrise(array: NDArray[Any]) -> NDArray[Any]:
     off_diagonal = ~np.eye(array.shape[-1], dtype=bool)
     with np.errstate(invalid="ignore"):  # -inf - -inf: no gap
         gap = np.nan_to_num(np.abs(array - transposed), nan=0.0, posinf=np.inf) * off_diagonal
-    size = np.abs(array, where=np.isfinite(array) & off_diagonal, out=np.zeros_like(array)).max()
-    if gap.max() > SYMMETRY_TOLERANCE[array.dtype] * size:
-        where = np.unravel_index(int(gap.argmax()), gap.shape)
+    size = np.abs(array, where=np.isfinite(array) & off_diagonal, out=np.zeros_like(array)).max((-1, -2))
+    wrong = gap > SYMMETRY_TOLERANCE[array.dtype] * size[..., None, None]  # a problem's own size: none hides another's
+    if wrong.any():
+        where = np.unravel_index(int((gap * wrong).argmax()), gap.shape)
         i, j = int(where[-2]), int(where[-1])
         raise ValueError(
             f"similarity must be symmetric: entry ({i}, {j}) is {array[where]:.6g}, entry ({j}, {i}) is "

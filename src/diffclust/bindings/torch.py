@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from diffclust.frameworks import to_numpy
 from diffclust.noise import check_integer
@@ -232,7 +231,7 @@ def _nan_where_broken(mean: Tensor, forests: Forests) -> Tensor:
     return torch.where(forests.values.isnan().any(-1).any(-1)[:, None, None], torch.nan, mean)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Whether nothing traces or transforms."""
     return (
         type(tensor) is Tensor
@@ -240,6 +239,29 @@ def _is_plain(tensor: Tensor) -> bool:
         and torch._C._functorch.peek_interpreter_stack() is None
         and not torch._C._len_torch_dispatch_stack()
     )
+
+
+class _Final(torch.autograd.Function):
+    """A gradient as it is; to differentiate it is an error, where torch would take forests for constants."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Any, *causes: Any) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> Any:
+        raise NotImplementedError("diffclust: there are no second derivatives; the first ones are estimates by draws.")
+
+
+def final(gradient: Tensor, *causes: Tensor) -> Tensor:
+    """The gradient, which cannot be differentiated in what it depends on, as far as a graph of it is made at all."""
+    return _Final.apply(gradient, *causes) if torch.is_grad_enabled() else gradient
 
 
 class _ExpectedValue(torch.autograd.Function):
@@ -262,13 +284,15 @@ class _ExpectedValue(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
+        ctx.save_for_backward(inputs[0], output[1])
         ctx.n_draws = inputs[11]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        (counts,) = ctx.saved_tensors
-        gradient = None if cotangent is None else value_gradient(cotangent, counts.to(cotangent.dtype) / ctx.n_draws)
+        similarity, counts = ctx.saved_tensors
+        gradient = None
+        if cotangent is not None:
+            gradient = final(value_gradient(cotangent, counts.to(cotangent.dtype) / ctx.n_draws), similarity)
         return gradient, *[None] * 14
 
 
@@ -282,7 +306,6 @@ class _PlainExpectedValue(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable  # the Jacobian of A is not in it
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         return _ExpectedValue.backward(ctx, *cotangents)
 
@@ -293,18 +316,12 @@ class _SmallExpectedValue(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, similarity: Tensor, solve: Any) -> Tensor:
         mean, ctx.adjacency = solve(similarity)
+        ctx.similarity = similarity
         return mean
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
-        return (_guarded_gradient if torch.is_grad_enabled() else _gradient)(ctx, cotangent), None
-
-
-def _gradient(ctx: Any, cotangent: Tensor) -> Tensor:
-    return value_gradient(cotangent, ctx.adjacency)
-
-
-_guarded_gradient = once_differentiable(_gradient)  # which takes time, and where no graph is built has nothing to do
+        return final(value_gradient(cotangent, ctx.adjacency), ctx.similarity), None
 
 
 class _ExpectedForest(torch.autograd.Function):
@@ -327,17 +344,17 @@ class _ExpectedForest(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *_, seed, first_draw, _, epsilon, noise, antithetic = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1], seed, first_draw)
+        ctx.save_for_backward(inputs[1], output[1], seed, first_draw)
         ctx.connectivity, ctx.epsilon, ctx.noise, ctx.antithetic = inputs[0], epsilon, noise, antithetic
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Any) -> tuple[Any, ...]:
-        forests, seed, first_draw = ctx.saved_tensors
-        with torch.no_grad():  # no second derivatives
+        similarity, forests, seed, first_draw = ctx.saved_tensors
+        with torch.no_grad():
             products = (connectivity_products if ctx.connectivity else adjacency_products)(cotangent, forests)
             weights = score_weights(products, ctx.epsilon, ctx.antithetic)
             gradient = noise_sum(weights, cotangent.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
-        return None, gradient, *[None] * 10
+        return None, final(gradient, cotangent, similarity), *[None] * 10
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -407,7 +424,7 @@ def _integer(name: str, value: Any, device: torch.device, plain: bool) -> Tensor
 def as_integer(name: str, value: Any, device: torch.device) -> Tensor:
     """A 0-d int64 tensor on the device."""
     if isinstance(value, Tensor):
-        if value.is_floating_point() or value.ndim != 0:
+        if "int" not in str(value.dtype) or value.ndim != 0:
             raise TypeError(
                 f"{name} must be an integer or a 0-d integer tensor, got {value.dtype} {tuple(value.shape)}."
             )
@@ -424,7 +441,7 @@ def values(
     Without ``with_labels`` the forests may be left out.
     """
     given = problem.given
-    plain = _is_plain(given)
+    plain = is_plain(given)
     with_counts = not plain or (torch.is_grad_enabled() and given.requires_grad)
     arguments = draw_arguments(problem, draws, plain)
     if plain and given.is_cuda and gap and must_link_first and not with_labels and problem.given_relation is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from diffclust.bindings.torch import _is_plain
+from diffclust.bindings.torch import is_plain
 from diffclust.similarity import (
     _check_points,
     _half_distances,
@@ -25,7 +25,7 @@ from diffclust.similarity import (
 def standardized_distances(embeddings: Tensor) -> Tensor:
     """``standardize(negative_squared_distances(embeddings))``: the same value and gradient, to rounding."""
     by_hand = (
-        _is_plain(embeddings)
+        is_plain(embeddings)
         and embeddings.requires_grad
         and torch.is_grad_enabled()
         and forward_ad.unpack_dual(embeddings).tangent is None

@@ -180,8 +180,8 @@ def solve(
     integer = np.int32 if similarity.dtype == np.float32 else np.int64
     arguments = (
         plain(similarity), np.array([np.iinfo(integer).min], integer), clusters, plain(labels, np.int64),
-        plain(relation, np.int8), form, must_link_first, free, complete, key_0, key_1, np.uint64(first_draw),
-        antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
+        plain(relation, np.int8), form, must_link_first, free, complete, key_0, key_1,
+        np.uint64(int(first_draw) % 2**64), antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
     )  # fmt: skip
     in_threads(lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * n_draws)
     return Forests(edges, trees, values)

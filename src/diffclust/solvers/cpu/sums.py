@@ -160,7 +160,7 @@ def noise_sum(
     total = np.zeros((len(weights), n, n), np.float64)
     key_0, key_1 = noise_definition.split_seed(seed)
     arguments = (
-        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(first_draw), antithetic,
+        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(int(first_draw) % 2**64), antithetic,
         noise_definition.KINDS.index(noise),
     )  # fmt: skip
     # Row r of the triangle of blocks is short when r is large: thread t gets the rows between these shares of it.

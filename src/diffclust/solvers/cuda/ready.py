@@ -31,11 +31,12 @@ def clamp(k, labels, n, BLOCK: tl.constexpr):
     for start in range(0, n, BLOCK):
         index = start + tl.arange(0, BLOCK)
         own = tl.load(labels + index, mask=index < n, other=-1)
+        known = (index < n) & (own >= 0)  # -1 is no negative number among unsigned ones
         repeated = tl.zeros((BLOCK,), tl.int32)
         for other in range(tl.minimum(start + BLOCK, n)):
             repeated += ((tl.load(labels + other) == own) & (other < index)).to(tl.int32)
-        n_known += tl.sum((own >= 0).to(tl.int32), axis=0)
-        n_groups += tl.sum(((own >= 0) & (repeated == 0)).to(tl.int32), axis=0)
+        n_known += tl.sum(known.to(tl.int32), axis=0)
+        n_groups += tl.sum((known & (repeated == 0)).to(tl.int32), axis=0)
     return tl.minimum(tl.maximum(k, tl.maximum(n_groups, 1)), n - n_known + n_groups)
 
 
@@ -69,7 +70,7 @@ def make_ready(
         n_tiles = triton.cdiv(n, 32) ** 2
         with device_of(similarity):
             _make_ready[(n_tiles + int(labels is not None), n_problems)](
-                similarity.contiguous(), symmetric, symmetric if counts is None else counts, n_clusters,
+                similarity.contiguous(), symmetric, symmetric if counts is None else counts, n_clusters.contiguous(),
                 symmetric if labels is None else labels.contiguous(), clusters, n, n_tiles, COUNTS=with_counts,
                 BLOCK=32, LABEL_BLOCK=min(triton.next_power_of_2(n), 1024), **launch(4),
             )  # fmt: skip

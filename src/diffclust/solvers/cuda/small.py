@@ -19,7 +19,7 @@ from diffclust.solvers.cuda.sums import mean_of_draws
 from diffclust.solvers.cuda.trees import grow_tree, warps_for
 
 SMALL = 128  # points up to which everything goes into one launch
-_KEPT = 1 << 12  # problems times draws up to which a workspace, some megabytes then, is kept for the next call
+_KEPT = 1 << 24  # bytes up to which a workspace is kept for the next call
 
 
 @triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
@@ -105,12 +105,15 @@ def mean_in_one_launch(
     """
     similarity = similarity.contiguous()
     points = similarity if labels is None else labels.contiguous()
+    if not isinstance(n_clusters, int):
+        n_clusters = n_clusters.contiguous()
     means = similarity.new_empty(tuple(similarity.shape)[:-2])
     adjacency = torch.empty_like(similarity) if with_adjacency else None
     if means.numel():
         stream = stream_of(similarity)
         with device_of(similarity):
-            own = is_capturing(similarity) or means.numel() * n_draws > _KEPT
+            counts, keys = 4 * similarity.numel(), 16 * means.numel() * n_draws * similarity.shape[-1]
+            own = is_capturing(similarity) or counts + keys > _KEPT
             prepare = _prepare if own else _prepare_once
             launch = prepare(
                 similarity.device, stream, similarity.shape, n_draws,
