@@ -13,6 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
@@ -102,35 +103,76 @@ def test_validation_rows_are_held_out():
 
 
 def naive_lending(x, labels, least):
-    """By sorting the distances of all pairs."""
-    x = x.reshape(len(x), -1)
-    distances = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
-    known, lent = np.flatnonzero(labels >= 0), labels.copy()
-    for name in np.unique(labels[known]):
-        own = np.flatnonzero(labels == name)
-        asked = sorted(np.flatnonzero(labels == -1), key=lambda i, own=own: distances[i, own].min())[: 4 * least]
-        takers = [i for i in asked if labels[known[distances[i, known].argmin()]] == name]
-        lent[takers[: max(0, least - len(own))]] = name
+    """By Lloyd's iteration from the means of the classes; as many clusters as classes."""
+    x = x.reshape(len(x), -1).astype(np.float64)
+    names, taking_part = np.unique(labels[labels >= 0]), labels >= -1
+    middles, before = np.array([x[labels == name].mean(0) for name in names]), None
+    while True:
+        distances = ((x[:, None] - middles) ** 2).sum(-1)
+        cluster = distances.argmin(1)
+        if np.array_equal(cluster, before):
+            break
+        middles = np.array([x[taking_part & (cluster == number)].mean(0) for number in range(len(names))])
+        before = cluster
+    lent = labels.copy()
+    for number, name in enumerate(names):
+        takers = sorted(np.flatnonzero((labels == -1) & (cluster == number)), key=lambda i, k=number: distances[i, k])
+        lent[takers[: max(0, least - (labels == name).sum())]] = name
     return lent
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_small_classes_lend_their_label_to_the_nearest_rows(seed):
+def test_small_classes_lend_their_label_to_rows_in_their_middle(seed):
     rng = np.random.default_rng(seed)
-    n, least = int(rng.integers(5, 60)), int(rng.integers(1, 7))
-    x = rng.normal(size=(n, 4, 3) if seed % 2 else (n, 4)).astype(np.float32)
-    labels = rng.choice([-2, -1, -1, -1, -1, -1, 0, 1, 5], n)
-    labels[0] = 0
-    found = lend_labels(torch.tensor(x), torch.tensor(labels), least, "none", chunk=7)
+    n, least = int(rng.integers(20, 60)), int(rng.integers(1, 7))
+    truth = rng.integers(0, 3, n)
+    x = (
+        rng.normal(size=(n, 4, 3) if seed % 2 else (n, 4)) + 2 * truth.reshape(-1, *[1] * (2 if seed % 2 else 1))
+    ).astype(np.float32)
+    labels = np.where(rng.random(n) < 0.2, np.array([0, 1, 5])[truth], -1)
+    labels[rng.integers(0, n, 3)] = -2
+    labels[[np.argmax(truth == c) for c in range(3)]] = [0, 1, 5]
+    found = lend_labels(torch.tensor(x), torch.tensor(labels), least, 3, "none")
     np.testing.assert_array_equal(found, naive_lending(x, labels, least))
     np.testing.assert_array_equal(found[labels != -1], labels[labels != -1])
 
 
-def test_labels_are_lent_by_distance_in_the_scaled_input():
+def test_a_label_at_the_edge_of_its_class_is_lent_to_its_middle():
+    x = torch.tensor([0.0, 0.9, 1.0, 1.1, 2.0, 2.1, 3.9, 4.0, 4.1, 5.0])[
+        :, None
+    ]  # row 5 is the edge of the first class
+    labels = torch.tensor([-1, -1, -1, -1, -1, 0, -1, -1, -1, 1])
+    assert lend_labels(x, labels, 2, 2, "none").tolist() == [-1, -1, -1, 0, -1, 0, -1, -1, 1, 1]
+
+
+def test_clusters_that_nobody_labelled_get_no_label():
+    """Three clusters, two of them labelled once: the third has a middle of its own, and rows of neither class."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat(range(3), 30)
+    x = torch.tensor(rng.normal(size=(90, 2)) * 0.3 + 4 * np.array([[0, 0], [1, 0], [0, 1]])[truth]).float()
+    labels = torch.full((90,), -1)
+    labels[[0, 30]] = torch.tensor([0, 1])
+    for seed in range(5):
+        lent = lend_labels(x, labels, 5, 3, seed=seed).numpy()
+        assert [(lent == label).sum() for label in (0, 1)] == [5, 5]
+        np.testing.assert_array_equal(truth[lent >= 0], lent[lent >= 0])
+
+
+def test_labels_are_lent_in_the_scaled_input():
     x = torch.tensor([[0.0, 0.0], [0.0, 50.0], [3.0, 0.0], [4.0, 1000.0]])
     labels = torch.tensor([0, -1, -1, 1])
-    assert lend_labels(x, labels, 2, "none").tolist() == [0, -1, 0, 1]
-    assert lend_labels(x, labels, 2, "column").tolist() == [0, 0, -1, 1]
+    assert lend_labels(x, labels, 2, 2, "none").tolist() == [0, -1, 0, 1]
+    assert lend_labels(x, labels, 2, 2, "column").tolist() == [0, 0, -1, 1]
+
+
+@pytest.mark.parametrize("n_clusters", [1, 2, 5, 9])
+def test_lending_where_there_is_next_to_nothing(n_clusters):
+    """Rows that are all equal, fewer rows than clusters."""
+    labels = torch.tensor([0, 1, -1, -1])
+    assert lend_labels(torch.zeros(4, 3), labels, 3, n_clusters)[:2].tolist() == [0, 1]
+    x = torch.tensor([[0.0], [1.0], [5.0], [9.0]])
+    assert lend_labels(x, labels, 1, n_clusters).tolist() == labels.tolist()
+    assert lend_labels(x, labels, 3, n_clusters)[:2].tolist() == [0, 1]
 
 
 def test_training_takes_lent_labels_but_not_those_of_held_out_rows():
@@ -216,9 +258,28 @@ def test_noise_that_grows():
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 28, 28), (9, 13), (3, 32, 32)])
-@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+@pytest.mark.parametrize("name", ["linear", "mlp", "residual", "cnn"])
 def test_named_backbones(name, shape):
     assert make_backbone(name, shape, 6)(torch.zeros(2, *shape)).shape == (2, 6)
+
+
+@pytest.mark.parametrize(("embedding_dim", "kept"), [(9, 5), (5, 5), (2, 2)])
+def test_a_residual_network_starts_at_the_input_or_at_its_principal_components(embedding_dim, kept):
+    x, _, known = make_data()
+    settings = {"embedding_dim": embedding_dim, "scaling": "column"}
+    module = fit(make_config(learning_rate=1e-12, **settings), x, known, progress=False)
+    scaled = (x - x.mean(0)) / x.std(0)
+    values, axes = np.linalg.eigh(scaled.T @ scaled)
+    expected = scaled @ axes[:, np.argsort(values)[::-1][:kept]]
+    np.testing.assert_allclose(pdist(embed(module, x)), pdist(expected), rtol=1e-4)
+    trained = fit(make_config(max_steps=3, **settings), x, known, progress=False)
+    assert not np.allclose(pdist(embed(trained, x)), pdist(expected), rtol=1e-2)
+
+
+def test_a_residual_network_with_fewer_rows_than_dimensions():
+    x = np.random.default_rng(0).normal(size=(6, 30)).astype(np.float32)
+    module = fit(make_config(n_clusters=2, embedding_dim=16, max_steps=2), x, [0, 1, -1, -1, -1, -1], progress=False)
+    assert embed(module, x).shape == (6, 16)
 
 
 def make_network(input_shape):

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from sklearn.decomposition import PCA
 
 try:
     import torch
@@ -15,7 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.backbones needs PyTorch. Install it with: pip install 'diffclust[fit]'") from error
 
-BACKBONES = ("linear", "mlp", "cnn")
+BACKBONES = ("linear", "mlp", "residual", "cnn")
 SCALINGS = ("auto", "column", "global", "none")
 
 
@@ -25,8 +26,9 @@ def make_backbone(
     """The network that maps a batch (n, \\*input_shape) to embeddings (n, ...).
 
     Args:
-        backbone: "linear"; "mlp", two hidden layers of 256 and 64; "cnn", the paper's network for images of at least
-            8 x 8; "package.module:attribute"; a module, used as it is; or a function ``input_shape -> module``.
+        backbone: "linear"; "mlp", two hidden layers of 256 and 64; "residual", that beside the input itself, see
+            :class:`Residual`; "cnn", the paper's network for images of at least 8 x 8; "package.module:attribute"; a
+            module, used as it is; or a function ``input_shape -> module``.
         input_shape: of one row: (d,), (H, W) or (C, H, W).
         embedding_dim: the width of the output of the named backbones.
 
@@ -36,7 +38,9 @@ def make_backbone(
     if isinstance(backbone, str) and backbone not in BACKBONES:
         backbone = _import(backbone)
     if isinstance(backbone, str):
-        return {"linear": _linear, "mlp": _mlp, "cnn": _cnn}[backbone](tuple(input_shape), embedding_dim)
+        return {"linear": _linear, "mlp": _mlp, "residual": Residual, "cnn": _cnn}[backbone](
+            tuple(input_shape), embedding_dim
+        )
     if not isinstance(backbone, nn.Module):
         if not callable(backbone):
             raise TypeError(f"backbone must be a name, a torch module or a function of input_shape, got {backbone!r}.")
@@ -68,6 +72,36 @@ def _mlp(input_shape: tuple[int, ...], embedding_dim: int) -> nn.Module:
     widths = (int(np.prod(input_shape)), 256, 64)
     hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(widths[-1], embedding_dim))
+
+
+class Residual(nn.Module):
+    """The input, turned, plus a network of two hidden layers whose last one starts at zero.
+
+    So training starts from the clusters of the input itself: with few labels a network that starts anywhere else
+    may lose more than it learns. Where the embedding is too narrow for the input, its first principal components
+    stand for it, see :meth:`start_at`.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], embedding_dim: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(int(np.prod(input_shape)), embedding_dim, bias=False)
+        self.network = _mlp(input_shape, embedding_dim)
+        nn.init.orthogonal_(self.input.weight)  # keeps distances, if there is room
+        for parameter in self.network[-1].parameters():  # type: ignore[index]
+            nn.init.zeros_(parameter)
+
+    def start_at(self, rows: Tensor) -> None:
+        """Makes the embedding of scaled rows their principal components if it is narrower than they are."""
+        rows = rows.flatten(1)
+        room, n_features = self.input.weight.shape
+        if room >= min(n_features, len(rows)):
+            return
+        components = PCA(room, random_state=0).fit(rows.numpy()).components_
+        with torch.no_grad():
+            self.input.weight.copy_(torch.from_numpy(components))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.input(x.flatten(1)) + self.network(x)
 
 
 def _cnn(input_shape: tuple[int, ...], embedding_dim: int) -> nn.Module:

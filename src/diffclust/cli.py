@@ -168,8 +168,8 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME", rich_help_panel=TRAINING,
-            help="The network: linear, mlp, cnn, or your own as package.module:attribute. "
-            "[dim]\\[default: cnn for images, mlp for tables][/]",
+            help="The network: linear, mlp, residual, cnn, or your own as package.module:attribute. "
+            "[dim]\\[default: cnn for images, residual for tables][/]",
         ),
     ] = None,
     epsilon: Annotated[
@@ -243,7 +243,7 @@ def fit(
     noise: dict[str, Any] = training.noise_for(table.features.shape[1:]) if epsilon is None else {"epsilon": epsilon}
     ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.of_torchrun()}
     config = training.TrainingConfig(
-        n_clusters=1, backbone=backbone or ("cnn" if big_enough else "mlp"), n_draws=draws,
+        n_clusters=1, backbone=backbone or ("cnn" if big_enough else "residual"), n_draws=draws,
         max_steps=steps, batch_size=batch_size, accelerator=device, seed=seed, **noise,
         validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
         timeout=timeout, **ranks,

@@ -26,12 +26,12 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     (:class:`diffclust.nn.PartialFenchelYoungLoss`; unlabelled points take part). Then all training points are
     embedded and clustered, the known labels as constraints. With ``n_clusters`` above the number of labelled classes,
     the other clusters are classes that nobody labelled. A class with fewer than five labels lends its label, in
-    training only, to the nearest rows (``options={"least_labels": 1}`` switches that off).
+    training only, to rows in its middle (``options={"least_labels": 1}`` switches that off).
 
     Args:
         n_clusters: number of clusters, at least the number of labelled classes. Where the labels leave room for fewer
             (all points are labelled, say), there are fewer, with a warning.
-        backbone: "linear", "mlp", "cnn" (images), "package.module:attribute", a torch module, or a function
+        backbone: "linear", "mlp", "residual", "cnn" (images), "package.module:attribute", a torch module, or a function
             ``input_shape -> module``.
         embedding_dim: width of the embedding, for the named backbones.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
@@ -72,9 +72,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     """
 
     def __init__(
-        self, n_clusters: int = 8, *, backbone: Any = "mlp", embedding_dim: int = 16, epsilon: float | str = "auto",
-        n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256, labelled_fraction: float = 0.2,
-        max_steps: int = 300, learning_rate: float = 1e-3, weight_decay: float = 0.0,
+        self, n_clusters: int = 8, *, backbone: Any = "residual", embedding_dim: int = 16,
+        epsilon: float | str = "auto", n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256,
+        labelled_fraction: float = 0.2, max_steps: int = 300, learning_rate: float = 1e-3, weight_decay: float = 0.0,
         min_cluster_size: int | str = "auto", reachability: int | None = None, validation_fraction: float = 0.0,
         patience: int | None = None, device: str = "auto", progress: bool = False,
         options: Mapping[str, Any] | None = None, random_state: Any = None,

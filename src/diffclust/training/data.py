@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,9 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances_argmin_min
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -16,6 +20,8 @@ from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.frameworks import to_numpy
 from diffclust.training.settings import TrainingConfig
+
+LENDING_ROWS = 20_000  # among which labels are lent, at most
 
 
 def as_rows(x: Any) -> Tensor:
@@ -60,39 +66,57 @@ def batch_rows(
     ])  # fmt: skip
 
 
-def lend_labels(x: Tensor, labels: Tensor, least: int, scaling: str = "auto", chunk: int = 8192) -> Tensor:
-    """The labels, and those of the nearest rows for classes that have fewer than ``least``.
+def lend_labels(
+    x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling: str = "auto", seed: int = 0
+) -> Tensor:  # fmt: skip
+    """The labels, and those of rows in the middle of their class for classes that have fewer than ``least``.
 
     One or two labelled rows of a class say nothing about where it ends: the easiest way to tell them from the other
-    labelled rows is to move them away from everything, their own class included. So a class lends its label to
-    the nearest unlabelled rows, by distance in the scaled input: of the 4 ``least`` nearest ones the first that are
-    nearer to no other class.
+    labelled rows is to move them away from everything, their own class included. All rows together say more:
+    k-means on the scaled input, started at the means of the labelled classes (and at rows far from these for clusters
+    that nobody labelled), finds the middle of each class, and the unlabelled rows nearest to it get its label.
 
     Args:
         x, labels: rows, and their labels, -1 unknown, below -1 unknown and not to be changed.
 
-    >>> lend_labels(torch.tensor([[0.0], [0.1], [0.2], [0.9], [1.0]]), torch.tensor([0, -1, -1, -1, 1]), 2).tolist()
-    [0, 0, -1, 1, 1]
+    >>> x = torch.tensor([[0.0], [0.4], [0.5], [0.9], [5.0], [6.0]])
+    >>> lend_labels(x, torch.tensor([0, -1, -1, -1, 1, -1]), 2, n_clusters=2).tolist()
+    [0, -1, 0, -1, 1, 1]
     """
     names, counts = labels[labels >= 0].unique(return_counts=True)
     free = (labels == -1).nonzero()[:, 0]
     if len(free) == 0 or bool((counts >= least).all()):
         return labels
+    rng = np.random.default_rng([seed, 2])
+    takers = np.sort(rng.choice(free.numpy(), min(len(free), LENDING_ROWS), replace=False))
+    known = (labels >= 0).nonzero()[:, 0]
     scale = InputScaling(tuple(x.shape[1:]), scaling).fit(x)
-
-    def distances(rows: Tensor, others: Tensor) -> Tensor:
-        a, b = (scale(x[of].cpu()).flatten(1) for of in (rows, others))
-        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
-
-    lent, known = labels.clone(), (labels >= 0).nonzero()[:, 0]
-    for name, count in zip(names.tolist(), counts.tolist(), strict=True):
-        if count < least:
-            own = (labels == name).nonzero()[:, 0]
-            nearest = torch.cat([distances(rows, own).amin(1) for rows in free.split(chunk)]).argsort(stable=True)
-            asked = free[nearest[: 4 * least]]
-            takers = asked[labels[known[distances(asked, known).argmin(1)]] == name]
-            lent[takers[: least - count]] = name
+    rows = scale(x[torch.cat([torch.from_numpy(takers), known])].cpu()).flatten(1).numpy()
+    classes = np.searchsorted(names.numpy(), labels[known].numpy())
+    middles = np.stack([rows[len(takers) :][classes == number].mean(0) for number in range(len(names))])
+    middles = _with_far_rows(middles, rows, max(n_clusters, len(names)), rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+        found = KMeans(len(middles), init=middles, n_init=1, tol=0, random_state=0).fit(rows)
+    distances, clusters = found.transform(rows[: len(takers)]), found.labels_[: len(takers)]
+    lent = labels.clone()
+    for number, (name, count) in enumerate(zip(names.tolist(), counts.tolist(), strict=True)):
+        members = np.flatnonzero(clusters == number)
+        nearest = members[distances[members, number].argsort(kind="stable")]
+        lent[takers[nearest[: max(0, least - count)]]] = name
     return lent
+
+
+def _with_far_rows(
+    middles: NDArray[np.float32], rows: NDArray[np.float32], n: int, rng: np.random.Generator
+) -> NDArray[np.float32]:  # fmt: skip
+    """``n`` points, or fewer if there are not so many: these, and rows drawn by their squared distance from them."""
+    while len(middles) < min(n, len(rows)):
+        chances = pairwise_distances_argmin_min(rows, middles)[1].astype(np.float64) ** 2
+        if chances.sum() == 0:
+            break
+        middles = np.concatenate([middles, rows[[rng.choice(len(rows), p=chances / chances.sum())]]])
+    return middles
 
 
 class ForestData(pl.LightningDataModule):
@@ -139,7 +163,7 @@ class ForestData(pl.LightningDataModule):
         held_out = np.setdiff1d(np.flatnonzero(labels.numpy() >= 0), self.labelled)
         given = labels.clone()
         given[held_out] = -2
-        lent = lend_labels(x, given, least, self.config.scaling)
+        lent = lend_labels(x, given, least, self.config.n_clusters, self.config.scaling, self.config.seed)
         self.labelled, self.unlabelled = np.flatnonzero(lent.numpy() >= 0), np.flatnonzero(lent.numpy() == -1)
         self.sets["training"] = x, torch.where(lent >= 0, lent, labels)
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diffclust import nn as modules
-from diffclust.backbones import InputScaling, is_image, make_backbone
+from diffclust.backbones import InputScaling, Residual, is_image, make_backbone
 from diffclust.constraints import Constraints
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.metrics import clustering_scores
 from diffclust.training.settings import MONITORS, TrainingConfig
+
+START_ROWS = 10_000  # whose principal components a residual network starts from, about
 
 
 class CrossEntropy(modules._Loss):
@@ -99,7 +101,12 @@ class ForestModule(pl.LightningModule):
         return self.backbone(self.scaling(x))
 
     def make_layers(self, rows: Tensor) -> None:
-        """Gives the baseline's linear layer its shape: ranks have to know it before the first step."""
+        """What layers have from the data: a residual network its start, the baseline's linear layer its shape, which
+        ranks have to know before the first step.
+        """
+        if isinstance(self.backbone, Residual):
+            some = rows[:: max(1, len(rows) // START_ROWS)]
+            self.backbone.start_at(self.scaling(some.cpu()))
         if isinstance(self.loss, CrossEntropy):
             seed_step(self.device, self.config.seed, 0)
             with torch.no_grad():

@@ -35,8 +35,8 @@ class TrainingConfig:
         n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
         batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
         labelled_fraction: share of every batch that is labelled, as far as there are labels.
-        least_labels: a class with fewer labelled rows lends its label, in training, to the unlabelled rows nearest to
-            them, until it has so many (or a fifth of an average cluster); 1 lends none. See
+        least_labels: a class with fewer labelled rows lends its label, in training, to unlabelled rows in its middle,
+            until it has so many (or a fifth of an average cluster); 1 lends none. See
             :func:`diffclust.training.data.lend_labels`.
         max_steps, learning_rate, weight_decay: of AdamW.
         schedule, warmup_steps: of the learning rate, "constant" or "cosine" (down to 0), after a linear warm-up.
@@ -56,7 +56,7 @@ class TrainingConfig:
 
     n_clusters: int
     objective: str = "forest"
-    backbone: Any = "mlp"
+    backbone: Any = "residual"
     embedding_dim: int = 16
     scaling: str = "auto"
     augment: str | None = None
