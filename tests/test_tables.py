@@ -172,6 +172,8 @@ def test_rows_of_a_folder_must_be_alike(write, tmp_path):
         (["2.0", "nan", "10", "2", "-1.0", "30"], ["2", "10", "30"]),
         ([0.5, np.nan, 1.5, 0.5, np.nan, 2.5], ["0.5", "1.5", "2.5"]),
         ([False, None, True, False, None, "x"], ["False", "True", "x"]),
+        (["cat", "N/A", "dog", "cat", "#N/A", "eel"], ["cat", "dog", "eel"]),
+        ([b"cat", b"", b"dog", b"cat", b"-1", b"\xc3\xa9"], ["cat", "dog", "é"]),
     ],
 )
 def test_labels_of_every_kind(values, names):
@@ -191,6 +193,12 @@ LABEL_FILES = {
     "header_of_words.csv": "kind\na\n\nb\na\n\nc\n",
     "windows.csv": "kind\r\na\r\n\r\nb\r\na\r\n\r\nc\r\n",
     "last_column.csv": "row,kind\n0,a\n1,\n2,b\n3,a\n4,\n5,c\n",
+    "semicolons.csv": "row;kind\n0;a\n1;\n2;b\n3;a\n4;\n5;c\n",
+    "tabs.csv": "0\ta\n1\t\n2\tb\n3\ta\n4\t\n5\tc\n",
+    "blank_line_at_the_end.txt": "a\n\nb\na\n\nc\n\n",
+    "number_and_blank_line_at_the_end.txt": "0\n\n10\n0.0\n\n20\n\n",
+    "header_and_blank_lines_at_the_end.csv": "kind\na\n\nb\na\n\nc\n\n\n",
+    "two_lines.csv": 'kind\n"a\n1"\n\nb\n"a\n1"\n\nc\n',
     "quoted.csv": '"a, ""1"""\n""\nb\n"a, ""1"""\n""\nc\n',
     "t.tsv": "row\tkind\n0\ta\n1\t\n2\tb\n3\ta\n4\t\n5\tc\n",
 }
@@ -200,6 +208,10 @@ LABEL_FILES = {
 def test_files_of_labels(name, write):
     table = read_table(write("x.npy", X), str(write(name, LABEL_FILES[name])))
     assert table.labels.tolist() == CODES
+
+
+def test_a_header_and_no_label_for_the_last_row(write):
+    assert read_labels(write("y.csv", "kind\na\nb\n\n"), 3).tolist() == ["a", "b", ""]
 
 
 def test_a_parquet_file_of_labels(tmp_path):
@@ -215,6 +227,7 @@ WRONG_LABELS = {
     "two columns": ("y.npy", np.zeros((6, 2)), r"got \(6, 2\)"),
     "several arrays": ("y.npz", {"a": X, "b": X}, "has the arrays a, b"),
     "not text": ("y.csv", bytes(range(256)), "not a text file in UTF-8"),
+    "open quote": ("y.csv", '"' + "a\n" * 100_000, r"y\.csv cannot be read as labels: field larger"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "<na>", "?", "unknown"))  # as text, in any case
+UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))  # as text, in any case
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
 def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
     """One label for each row, from an array or a text file (of a table, the last column).
 
-    A text file with one line more than there are rows starts with a header.
+    A text file with one line more than there are rows starts with a header, or ends with a blank line.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -262,9 +263,22 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
-    lines = csv.reader(_read_text(path).splitlines(), delimiter="\t" if _ending(path) == ".tsv" else ",")
-    values = [line[-1] if line else "" for line in lines]
-    return np.array(values[1:] if len(values) == n_rows + 1 else values, object)
+    lines = csv.reader(io.StringIO(_read_text(path)), delimiter=_separator(path))
+    try:
+        values = [line[-1] if line else "" for line in lines]
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as labels: {error}.") from error
+    return np.array(_without_header(values, n_rows), object)
+
+
+def _without_header(values: list[str], n_rows: int) -> list[str]:
+    while len(values) > n_rows + 1 and not values[-1]:  # blank lines that no row is left for
+        values = values[:-1]
+    if len(values) != n_rows + 1:
+        return values
+    first, *others = values
+    starts_with_label = first in others or not _order(first)[0]
+    return values[:-1] if starts_with_label and not values[-1] else others
 
 
 def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
@@ -277,6 +291,8 @@ def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
 
 def _text(value: Any) -> str:
     """1.0 and 1 are the same label."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     text = "" if value is None else str(value).strip()
