@@ -53,6 +53,8 @@ TABLES = {
     "spaces.csv": lambda path: path.write_text(_spaced()),
     "pandas_index.csv": lambda path: make_frame().to_csv(path),
     "r_index.csv": lambda path: make_frame().set_axis(range(1, 7)).to_csv(path),
+    "part_of_a_frame.csv": lambda path: make_frame().set_axis([7, 2, 9, 150, 4, 3]).to_csv(path),
+    "blank_line_first.csv": lambda path: path.write_text("\n" + make_frame().to_csv(index=False, sep=";")),
     "t.parquet": lambda path: make_frame().to_parquet(path),
     "none.parquet": lambda path: make_frame().replace("", None).to_parquet(path),
     "category.parquet": lambda path: make_frame().replace("", None).astype({"kind": "category"}).to_parquet(path),
@@ -99,6 +101,13 @@ def test_a_column_that_counts_but_has_a_name_is_a_feature(write):
     assert read_table(write("year.csv", "year,value\n0,5\n1,6\n2,7\n")).features.shape == (3, 2)
 
 
+@pytest.mark.parametrize("names", ["0,1,2", "1,2,3", "400.5,401,402", "402,401,400.5", "0,1", "0", "1;2", "a,1", ",0"])
+def test_numbers_can_be_names_of_columns(names, write):
+    separator = ";" if ";" in names else ","
+    row = separator.join(["5"] * len(names.split(separator))) + "\n"
+    assert len(read_table(write("x.csv", names + "\n" + row * 2))) == 2
+
+
 WRONG_FILES = {
     "missing": ("gone.npy", None, "does not exist"),
     "ending": ("x.xlsx", "x", r"cannot read \.xlsx. Give one of \.npy"),
@@ -124,6 +133,9 @@ WRONG_FILES = {
     "NA": ("x.csv", "a,b\n1,NA\n3,4\n", "column 'b' is blank in row 0"),
     "infinite": ("x.csv", "a,b\n1,inf\n3,4\n", "row 0 has a value"),
     "latin-1": ("x.csv", "a,b\n1,\xe9\n".encode("latin-1"), "not a text file in UTF-8"),
+    "no header": ("x.csv", "1.5,2.5\n3.5,4.5\n5.5,6.5\n", "x.csv starts with a row of numbers, not with the names"),
+    "no header, equal": ("x.csv", "0,0,0\n1,2,3\n4,5,6\n", "starts with a row of numbers"),
+    "no header, one column": ("x.csv", "1.5\n2\n3\n", "starts with a row of numbers"),
     "ragged": ("x.csv", "a,b\n1,2\n3,4,5,6\n1,2\n", "cannot be read as a table"),
 }
 
@@ -145,6 +157,15 @@ def test_half_a_file_is_an_error(name, share, write, tmp_path):
     whole = (tmp_path / name).read_bytes()
     with pytest.raises(ValueError, match="cannot be read"):
         read_table(write(name, whole[: int(share * len(whole))]))
+
+
+@pytest.mark.parametrize(
+    "times", [pd.to_datetime(["2020-01-01", None]), pd.to_datetime(["2020"] * 2, utc=True), pd.to_timedelta([1, 2])]
+)
+def test_times_are_not_numbers(times, tmp_path):
+    pd.DataFrame({"a": [1.0, 2.0], "when": times}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"column 'when' is '.*', not a number, in row 0"):
+        read_table(tmp_path / "t.parquet")
 
 
 def test_rows_of_a_folder_must_be_alike(write, tmp_path):

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))  # as text, in any case
+# As text, in any case.
+UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,8 @@ def _one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    if _ending(path) != ".parquet":
+        _check_header(path)
     frame = _read_frame(path, column)
     labels = None
     if column is not None:
@@ -190,23 +193,46 @@ def _separator(path: Path) -> str:
     """The one that the first line has most of. Guessing from all of the text takes decimal points for separators."""
     if _ending(path) == ".tsv":
         return "\t"
+    return max(",;\t", key=_first_line(path).count)
+
+
+def _first_line(path: Path) -> str:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline()
-    return max(",;\t", key=header.count)
+        return next((line for line in file if line.strip()), "")
+
+
+def _check_header(path: Path) -> None:
+    """A table without a header would lose its first row.
+
+    Names may be numbers, too, if they count the columns or, as wavelengths do, run up or down.
+    """
+    names = next(csv.reader([_first_line(path)], delimiter=_separator(path)), [])
+    try:
+        numbers = np.array([float(name) for name in names])
+    except ValueError:
+        return
+    steps = np.diff(numbers)
+    counts = any(np.array_equal(numbers, np.arange(len(numbers)) + first) for first in (0, 1))
+    runs = len(numbers) > 2 and ((steps > 0).all() or (steps < 0).all())
+    if not (counts or runs):
+        raise ValueError(
+            f"{path} starts with a row of numbers, not with the names of its columns. Put a line with names above it."
+        )
 
 
 def _is_row_number(name: Any, series: Any) -> bool:
-    """A column without a name that counts the rows: what pandas and R write in front of a table."""
-    if not str(name).startswith("Unnamed: ") or series.dtype.kind not in "iu":
-        return False
-    numbers = series.to_numpy()
-    return len(numbers) > 0 and numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
+    """A column without a name of numbers that are all different: what pandas and R write in front of a table.
+
+    They count the rows, but not in a table that was shuffled, nor in a part of one.
+    """
+    return str(name).startswith("Unnamed: ") and series.dtype.kind in "iu" and bool(series.is_unique)
 
 
 def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     import pandas as pd
 
-    numbers = pd.to_numeric(series, errors="coerce").to_numpy(np.float64)
+    as_text = series.dtype.kind in "mM"  # pandas takes times for numbers of nanoseconds
+    numbers = pd.to_numeric(series.astype(str) if as_text else series, errors="coerce").to_numpy(np.float64)
     wrong = np.flatnonzero(np.isnan(numbers))
     if len(wrong):
         value = series.iloc[wrong[0]]
