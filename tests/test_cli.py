@@ -214,6 +214,25 @@ def test_cluster_leaves_out_a_column_of_labels():
     assert "not a number" in sentence(call("cluster", "run", "t.csv"))
 
 
+def test_cluster_takes_the_columns_of_the_run():
+    assert fit("t.csv", "--labels", "kind", "--out", "run").exit_code == 0
+    places = call("cluster", "run", "t.csv", "--labels", "kind").stdout
+    np.save("unnamed.npy", make_rows()[:, :2])
+    assert call("cluster", "run", "unnamed.npy").stdout == places
+    settings = json.loads(Path("run/settings.json").read_text())
+    assert settings["columns"] == ["width", "height"]
+    for header, message in (
+        ("height,width", "same order: that is width, height."),
+        ("width,depth", "same order: it lacks height and it also has depth."),
+        ("width", "same order: it lacks height."),
+    ):
+        Path("new.csv").write_text(header + "\n" + ",".join("1" * len(header.split(","))) + "\n")
+        assert message in sentence(call("cluster", "run", "new.csv"))
+    del settings["columns"]  # a run of before there were any
+    Path("run/settings.json").write_text(json.dumps(settings))
+    assert call("cluster", "run", "t.csv", "--labels", "kind").stdout == places
+
+
 def test_mistakes_of_cluster(finished):
     np.save("wide.npy", np.zeros((3, 9)))
     Path("folder").mkdir()

@@ -125,7 +125,7 @@ def fit_run(
     settings = {
         "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
         "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge), "source": table.source,
-        "class_names": table.class_names,
+        "class_names": table.class_names, "columns": table.columns,
     }  # fmt: skip
     if rank == 0:
         _prepare_folder(folder, settings, resume)

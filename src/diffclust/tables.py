@@ -26,6 +26,7 @@ class Table:
     labels: NDArray[np.int64]  # (n,) numbers of classes, -1 unknown
     class_names: list[str]
     source: str
+    columns: list[str] | None = None  # names of the features, where they have any
 
     def __len__(self) -> int:
         return len(self.features)
@@ -43,6 +44,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
         raise ValueError(f"{path} does not exist.")
     label_file = Path(labels) if labels is not None and _ending(Path(labels)) in (*FORMATS, ".txt") else None
     column = labels if label_file is None else None
+    columns = None
     if path.is_dir():
         if column is not None:
             raise ValueError(
@@ -56,7 +58,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
     elif _ending(path) in (".npy", ".npz"):
         features, found = _read_arrays(path, column)
     else:
-        features, found = _read_columns(path, column)
+        features, found, columns = _read_columns(path, column)
     features = _check_features(features, path, at_least)
     if label_file is not None:
         found = read_labels(label_file, len(features))
@@ -67,7 +69,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
             f"{labels} has {len(found)} labels, {path} has {len(features)} rows. There must be one for each."
         )
     codes, names = encode_labels(found)
-    return Table(features, codes, names, str(path))
+    return Table(features, codes, names, str(path), columns)
 
 
 def _ending(path: Path) -> str:
@@ -148,7 +150,7 @@ def _one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
     return labels
 
 
-def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
     if _ending(path) != ".parquet":
         _check_header(path)
     frame = _read_frame(path, column)
@@ -161,8 +163,9 @@ def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray
         frame = frame.iloc[:, 1:]
     if frame.shape[1] == 0:
         raise ValueError(f"{path} has no column of features.")
-    columns = [_numbers(frame.iloc[:, place], str(name), path) for place, name in enumerate(frame.columns)]
-    return np.stack(columns, axis=1), labels
+    names = list(map(str, frame.columns))
+    columns = [_numbers(frame.iloc[:, place], name, path) for place, name in enumerate(names)]
+    return np.stack(columns, axis=1), labels, names
 
 
 def _read_frame(path: Path, column: str | None) -> Any:
@@ -241,6 +244,19 @@ def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
         advice = "Fill or remove it" if blank else "Turn it into numbers or remove it"
         raise ValueError(f"{path}: column {name!r} {what} in row {wrong[0]}. {advice}.")
     return numbers
+
+
+def check_columns(table: Table, expected: list[str] | None) -> None:
+    """New rows have the columns of the table that was fitted; where either has no names, only their number counts."""
+    if table.columns is None or expected is None or table.columns == expected:
+        return
+    missing = [name for name in expected if name not in table.columns]
+    more = [name for name in table.columns if name not in expected]
+    problems = [f"{what} {listed(names)}" for what, names in (("it lacks", missing), ("it also has", more)) if names]
+    raise ValueError(
+        f"{table.source} must have the same columns as the table of the run, in the same order: "
+        + (" and ".join(problems) or f"that is {listed(expected)}") + "."
+    )  # fmt: skip
 
 
 def listed(names: list[str], most: int = 12) -> str:
