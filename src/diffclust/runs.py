@@ -399,7 +399,7 @@ def _write_report(
             title=title, raw=table.features, embeddings=embeddings, hierarchy=hierarchy, n_clusters=k,
             min_cluster_size=guard, clusters=clusters, confidence=confidence, known=knowledge.known, truth=truth,
             class_names=table.class_names, curves=curves, scores=scores, facts=facts, row_names=None,
-            folder=str(folder),
+            folder=str(folder), scored_rows=int((knowledge.truth >= 0).sum()),
             how_to_load=(
                 "import diffclust as dc\n\n"
                 f"run = dc.load_run({str(folder)!r})\n"
