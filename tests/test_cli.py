@@ -140,6 +140,19 @@ def test_images(tmp_path):
     assert len(result.stdout.splitlines()) == N + 1
 
 
+def test_images_with_their_channels_first_are_images(monkeypatch):
+    shown = []
+    monkeypatch.setattr(report, "write_report", lambda data, path: shown.append(data) or write_whole(path, ""))
+    pictures = np.random.default_rng(0).random((N, 3, 8, 12))
+    np.save("x.npy", pictures)
+    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "-q")
+    assert result.exit_code == 0, result.output
+    run = dc.load_run("diffclust-run")
+    assert run.settings["config"]["backbone"] == "cnn"
+    assert shown[0].raw.shape == (N, 8, 12, 3)
+    np.testing.assert_array_equal(run.cluster(pictures), run.clusters)
+
+
 def test_names_are_not_markup():
     names = [f"[/b] {'abc'[c]} [red]" if i < 12 else "" for i, c in enumerate(TRUTH)]
     Path("y.txt").write_text("".join(f"{name}\n" for name in names))

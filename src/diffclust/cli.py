@@ -114,8 +114,8 @@ def fit(
         Path | None,
         typer.Argument(
             metavar="DATA", show_default=False,
-            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row. "
-            "Without it: handwritten digits.",
+            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order "
+            "of their names (10.npy comes before 2.npy). Without it: handwritten digits.",
         ),
     ] = None,
     labels: Annotated[

@@ -20,7 +20,7 @@ UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features (n, d) or images (n, H, W[, C]), and what was said about their classes."""
+    """Rows of features (n, d) or images (n, H, W[, C]), channels last, and what was said about their classes."""
 
     features: NDArray[Any]
     labels: NDArray[np.int64]  # (n,) numbers of classes, -1 unknown
@@ -268,8 +268,11 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
         raise ValueError(f"{path} must hold numbers, got {features.dtype}.")
     if features.ndim not in (2, 3, 4):
         raise ValueError(
-            f"{path} must be rows of features (n, d) or images (n, H, W[, C]), got shape {features.shape}."
+            f"{path} must be rows of features (n, d) or images (n, H, W), (n, H, W, C) or (n, C, H, W), got shape "
+            f"{features.shape}."
         )
+    if features.ndim == 4 and features.shape[1] <= 4 < features.shape[-1]:
+        features = np.ascontiguousarray(np.moveaxis(features, 1, -1))
     if len(features) < at_least:
         raise ValueError(f"{path} has {len(features)} rows: at least {at_least} are needed.")
     if features.size == 0:
