@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 # As text, in any case.
 UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
+
+
+_DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -335,13 +339,15 @@ def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _text(value: Any) -> str:
-    """1.0 and 1 are the same label."""
+    """1.0 and 1 are the same label, and so is 1.000e+00, as np.savetxt writes it; 2E5 and 02 are names."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     text = "" if value is None else str(value).strip()
-    return text[:-2] if text.endswith(".0") and text[:-2].removeprefix("-").isdecimal() else text
+    if _DECIMAL.fullmatch(text) and float(text).is_integer():
+        return str(int(float(text)))
+    return text
 
 
 def _order(name: str) -> tuple[bool, float, str]:
