@@ -268,6 +268,9 @@ def test_scaling():
         assert len(scaling.mean.unique()) == len(scaling.deviation.unique()) == 1
         assert float(scaling(pixels.reshape(-1, *shape)).std(correction=0)) == pytest.approx(1)
     assert torch.equal(InputScaling((3,)).fit(torch.ones(4, 3))(torch.ones(4, 3)), torch.zeros(4, 3))
+    missing = torch.cat([units[:, [0, 0, 0]], torch.full((500, 1), 1e30)], 1)  # a column of what stands for no value
+    scaled = InputScaling((4,)).fit(missing)(missing)
+    torch.testing.assert_close(scaled.std(0, correction=0), torch.tensor([1.0, 1.0, 1.0, 0.0]))
     assert torch.equal(InputScaling((3,), "none").fit(units)(units), units)
 
 
