@@ -140,6 +140,19 @@ def test_images(tmp_path):
     assert len(result.stdout.splitlines()) == N + 1
 
 
+def test_images_with_their_channels_first_are_images(monkeypatch):
+    shown = []
+    monkeypatch.setattr(report, "write_report", lambda data, path: shown.append(data) or write_whole(path, ""))
+    pictures = np.random.default_rng(0).random((N, 3, 8, 12))
+    np.save("x.npy", pictures)
+    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "-q")
+    assert result.exit_code == 0, result.output
+    run = dc.load_run("diffclust-run")
+    assert run.settings["config"]["backbone"] == "cnn"
+    assert shown[0].raw.shape == (N, 8, 12, 3)
+    np.testing.assert_array_equal(run.cluster(pictures), run.clusters)
+
+
 def test_names_are_not_markup():
     names = [f"[/b] {'abc'[c]} [red]" if i < 12 else "" for i, c in enumerate(TRUTH)]
     Path("y.txt").write_text("".join(f"{name}\n" for name in names))
@@ -212,6 +225,25 @@ def test_cluster_leaves_out_a_column_of_labels():
     assert fit("t.csv", "--labels", "kind", "--out", "run").exit_code == 0
     assert call("cluster", "run", "t.csv", "--labels", "kind").exit_code == 0
     assert "not a number" in sentence(call("cluster", "run", "t.csv"))
+
+
+def test_cluster_takes_the_columns_of_the_run():
+    assert fit("t.csv", "--labels", "kind", "--out", "run").exit_code == 0
+    places = call("cluster", "run", "t.csv", "--labels", "kind").stdout
+    np.save("unnamed.npy", make_rows()[:, :2])
+    assert call("cluster", "run", "unnamed.npy").stdout == places
+    settings = json.loads(Path("run/settings.json").read_text())
+    assert settings["columns"] == ["width", "height"]
+    for header, message in (
+        ("height,width", "same order: that is width, height."),
+        ("width,depth", "same order: it lacks height and it also has depth."),
+        ("width", "same order: it lacks height."),
+    ):
+        Path("new.csv").write_text(header + "\n" + ",".join("1" * len(header.split(","))) + "\n")
+        assert message in sentence(call("cluster", "run", "new.csv"))
+    del settings["columns"]  # a run of before there were any
+    Path("run/settings.json").write_text(json.dumps(settings))
+    assert call("cluster", "run", "t.csv", "--labels", "kind").stdout == places
 
 
 def test_mistakes_of_cluster(finished):

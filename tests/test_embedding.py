@@ -209,8 +209,9 @@ def test_module_as_backbone_and_early_stopping(fitted):
     [
         (None, "requires y to be passed"),
         (np.full(120, -1), "Without any, use SpanningForestClustering"),
-        (np.full(120, "cat"), "LabelEncoder"),
-        (np.full(120, 0.5), "LabelEncoder"),
+        (np.full(120, "cat"), r"pandas\.factorize numbers classes, -1 where one is missing"),
+        (np.full(120, 0.5), r"pandas\.factorize"),
+        (np.where(np.arange(120) < 9, 1.0, np.inf), "y must be integers"),
         (np.full(120, -2), "at least 0, got -2"),
         (np.zeros(7, int), "one label for each of the 120 points"),
         (np.arange(120) % 5, "n_clusters to at least 5"),

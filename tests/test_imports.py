@@ -4,8 +4,10 @@ import doctest
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,23 @@ def test_names_promised_by_the_design():
     )
     assert set(promised.split()) <= set(diffclust.__all__)
     assert isinstance(diffclust.__version__, str)
+
+
+def test_names_in_the_documentation_need_no_import_of_their_own():
+    root = Path(__file__).resolve().parent.parent
+    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    text = "\n".join(page.read_text("utf-8") for page in pages)
+    names = sorted(set(re.findall(r"\b(?:dc|diffclust)\.((?:\w+\.)*\w+)", text)))
+    assert {"training.fit", "metric_learning", "Hierarchy.from_points"} <= set(names)
+    for name in names:
+        first, *others = name.split(".")
+        try:
+            # Not by getattr: whatever was imported before is an attribute, too.
+            found = diffclust.__getattr__(first) if first not in diffclust.__all__ else getattr(diffclust, first)
+        except ImportError:  # of an extra
+            continue
+        for other in others:
+            found = getattr(found, other)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -148,6 +148,7 @@ def test_positions_are_the_same_again_and_bounded():
     assert (first == maps.positions(points)[0]).all()
     assert maps.positions(points[:, :1])[0].shape == (60, 2)
     assert maps.positions(points[:9])[1] == "two principal components"
+    assert maps.positions(0 * points)[1] == "nothing: all rows are equal"
 
 
 def test_soft_connectivity_without_a_guard_is_the_operator():
@@ -506,6 +507,14 @@ def test_a_phone_does_not_scroll_sideways(browser, report):
     )
     assert boxes[0]["bottom"] < boxes[1]["top"]  # one below the other
     assert all(box["width"] > 300 for box in boxes)
+
+
+def test_scores_say_on_how_many_rows_they_are(browser, report, tmp_path):
+    assert text(open_page(browser, report), "#tiles").endswith("agreement (ARI)0.900")
+    write_report(make_data(scored_rows=7), tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html")
+    assert text(page, "#tiles").endswith("agreement (ARI), 7 rows0.900")
+    assert "Scored on 7 rows whose labels nobody was told." in text(page, "#scores-section")
 
 
 def test_copy_button_says_that_it_copied(page):

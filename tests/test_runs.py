@@ -202,6 +202,18 @@ def test_names():
     assert name_clusters(np.array([1, 0, 2]), np.array([-1, 1, -1]), ["a", "b"]) == ["b", "new 1", "new 2"]
 
 
+@pytest.mark.parametrize("most", [runs.BASELINE_ROWS, N - 4])
+def test_other_methods_cluster_all_rows_and_are_scored_on_those_held_out(most, monkeypatch):
+    monkeypatch.setattr(runs, "BASELINE_ROWS", most)
+    table = make_table(0)
+    truth = np.where(np.arange(N) < 5, np.arange(N) % 3, -1)  # by themselves, three clusters of four rows split a class
+    truth[2] = -1
+    knowledge = Knowledge(table.labels, table.labels, np.zeros((0, 0), bool), truth)
+    scores = runs.score_methods(table, CONFIG, knowledge, 3, np.arange(N) % 3, None)
+    assert [row["ari"] for row in scores] == [1.0, 1.0, 1.0]
+    assert ["rows)" in row["method"] for row in scores] == [False, most < N, most < N]
+
+
 # ---------------------------------------------------------------------------------------- found before the first step
 
 MISTAKES = {

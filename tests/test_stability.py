@@ -91,3 +91,21 @@ def test_shares_repeat_with_the_seed_and_respect_constraints():
 def test_bad_input(blobs, options, message):
     with pytest.raises(ValueError, match=message):
         dc.choose_n_clusters(blobs[1], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": [0, 0, 1]}, r"4 integers, shape \(4,\), got int64 of shape \(3,\)"),
+        ({"labels": list("aabb")}, "4 integers"),
+        ({"labels": [0.0, 0.0, 1.0, 1.0]}, "4 integers"),
+        ({"labels": [0, 0, -1, 1]}, "numbered from 0 to 1, got -1"),
+        ({"labels": [0, 0, 1, 5], "n_clusters": 2}, "numbered from 0 to 1, got 5"),
+        ({"labels": [3, 3, 7, 7]}, "n_clusters is needed where not all of the clusters 0 to 7 occur"),
+        ({"n_draws": 0}, "n_draws must be at least 1"),
+        ({"epsilon": -1.0}, "epsilon must be positive"),
+    ],
+)
+def test_bad_input_of_soft_memberships(options, message):
+    with pytest.raises(ValueError, match=message):
+        dc.soft_memberships(-np.abs(np.subtract.outer(range(4), range(4))), **{"labels": [0, 0, 1, 1], **options})

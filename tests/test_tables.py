@@ -53,6 +53,8 @@ TABLES = {
     "spaces.csv": lambda path: path.write_text(_spaced()),
     "pandas_index.csv": lambda path: make_frame().to_csv(path),
     "r_index.csv": lambda path: make_frame().set_axis(range(1, 7)).to_csv(path),
+    "part_of_a_frame.csv": lambda path: make_frame().set_axis([7, 2, 9, 150, 4, 3]).to_csv(path),
+    "blank_line_first.csv": lambda path: path.write_text("\n" + make_frame().to_csv(index=False, sep=";")),
     "t.parquet": lambda path: make_frame().to_parquet(path),
     "none.parquet": lambda path: make_frame().replace("", None).to_parquet(path),
     "category.parquet": lambda path: make_frame().replace("", None).astype({"kind": "category"}).to_parquet(path),
@@ -84,6 +86,13 @@ def test_arrays_of_every_form(write):
     assert read_table(write("numbers.npy", images.astype(np.int64))).features.dtype == np.float32
 
 
+@pytest.mark.parametrize("shape", [(6, 3, 9, 8), (6, 1, 28, 28), (6, 9, 8, 3), (6, 3, 4, 4), (6, 9, 8)])
+def test_images_have_their_channels_last(shape, write):
+    images = np.random.default_rng(0).random(shape, np.float32)
+    expected = np.moveaxis(images, 1, -1) if shape[1] <= 3 and shape[-1] > 4 else images
+    np.testing.assert_array_equal(read_table(write("images.npy", images)).features, expected)
+
+
 def test_a_folder_of_arrays_is_read_in_the_order_of_the_names(write, tmp_path):
     (tmp_path / "rows").mkdir()
     for row in (2, 0, 1):
@@ -97,6 +106,13 @@ def test_one_column_of_decimals_is_one_column(write):
 
 def test_a_column_that_counts_but_has_a_name_is_a_feature(write):
     assert read_table(write("year.csv", "year,value\n0,5\n1,6\n2,7\n")).features.shape == (3, 2)
+
+
+@pytest.mark.parametrize("names", ["0,1,2", "1,2,3", "400.5,401,402", "402,401,400.5", "0,1", "0", "1;2", "a,1", ",0"])
+def test_numbers_can_be_names_of_columns(names, write):
+    separator = ";" if ";" in names else ","
+    row = separator.join(["5"] * len(names.split(separator))) + "\n"
+    assert len(read_table(write("x.csv", names + "\n" + row * 2))) == 2
 
 
 WRONG_FILES = {
@@ -124,6 +140,9 @@ WRONG_FILES = {
     "NA": ("x.csv", "a,b\n1,NA\n3,4\n", "column 'b' is blank in row 0"),
     "infinite": ("x.csv", "a,b\n1,inf\n3,4\n", "row 0 has a value"),
     "latin-1": ("x.csv", "a,b\n1,\xe9\n".encode("latin-1"), "not a text file in UTF-8"),
+    "no header": ("x.csv", "1.5,2.5\n3.5,4.5\n5.5,6.5\n", "x.csv starts with a row of numbers, not with the names"),
+    "no header, equal": ("x.csv", "0,0,0\n1,2,3\n4,5,6\n", "starts with a row of numbers"),
+    "no header, one column": ("x.csv", "1.5\n2\n3\n", "starts with a row of numbers"),
     "ragged": ("x.csv", "a,b\n1,2\n3,4,5,6\n1,2\n", "cannot be read as a table"),
 }
 
@@ -145,6 +164,15 @@ def test_half_a_file_is_an_error(name, share, write, tmp_path):
     whole = (tmp_path / name).read_bytes()
     with pytest.raises(ValueError, match="cannot be read"):
         read_table(write(name, whole[: int(share * len(whole))]))
+
+
+@pytest.mark.parametrize(
+    "times", [pd.to_datetime(["2020-01-01", None]), pd.to_datetime(["2020"] * 2, utc=True), pd.to_timedelta([1, 2])]
+)
+def test_times_are_not_numbers(times, tmp_path):
+    pd.DataFrame({"a": [1.0, 2.0], "when": times}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"column 'when' is '.*', not a number, in row 0"):
+        read_table(tmp_path / "t.parquet")
 
 
 def test_rows_of_a_folder_must_be_alike(write, tmp_path):
@@ -170,8 +198,12 @@ def test_rows_of_a_folder_must_be_alike(write, tmp_path):
         ([2, -1, 10, 2, -1, 30], ["2", "10", "30"]),  # by size, not by letters
         ([2.0, np.nan, 10.0, 2.0, -1.0, 30.0], ["2", "10", "30"]),
         (["2.0", "nan", "10", "2", "-1.0", "30"], ["2", "10", "30"]),
+        (["2.000e+00", "-1.000e+00", "1.000e+01", "2.000e+00", "nan", "3.000e+01"], ["2", "10", "30"]),  # np.savetxt
+        (["02", "", "3E5", "02", "", "4E5"], ["02", "3E5", "4E5"]),
         ([0.5, np.nan, 1.5, 0.5, np.nan, 2.5], ["0.5", "1.5", "2.5"]),
         ([False, None, True, False, None, "x"], ["False", "True", "x"]),
+        (["cat", "N/A", "dog", "cat", "#N/A", "eel"], ["cat", "dog", "eel"]),
+        ([b"cat", b"", b"dog", b"cat", b"-1", b"\xc3\xa9"], ["cat", "dog", "é"]),
     ],
 )
 def test_labels_of_every_kind(values, names):
@@ -191,6 +223,12 @@ LABEL_FILES = {
     "header_of_words.csv": "kind\na\n\nb\na\n\nc\n",
     "windows.csv": "kind\r\na\r\n\r\nb\r\na\r\n\r\nc\r\n",
     "last_column.csv": "row,kind\n0,a\n1,\n2,b\n3,a\n4,\n5,c\n",
+    "semicolons.csv": "row;kind\n0;a\n1;\n2;b\n3;a\n4;\n5;c\n",
+    "tabs.csv": "0\ta\n1\t\n2\tb\n3\ta\n4\t\n5\tc\n",
+    "blank_line_at_the_end.txt": "a\n\nb\na\n\nc\n\n",
+    "number_and_blank_line_at_the_end.txt": "0\n\n10\n0.0\n\n20\n\n",
+    "header_and_blank_lines_at_the_end.csv": "kind\na\n\nb\na\n\nc\n\n\n",
+    "two_lines.csv": 'kind\n"a\n1"\n\nb\n"a\n1"\n\nc\n',
     "quoted.csv": '"a, ""1"""\n""\nb\n"a, ""1"""\n""\nc\n',
     "t.tsv": "row\tkind\n0\ta\n1\t\n2\tb\n3\ta\n4\t\n5\tc\n",
 }
@@ -200,6 +238,10 @@ LABEL_FILES = {
 def test_files_of_labels(name, write):
     table = read_table(write("x.npy", X), str(write(name, LABEL_FILES[name])))
     assert table.labels.tolist() == CODES
+
+
+def test_a_header_and_no_label_for_the_last_row(write):
+    assert read_labels(write("y.csv", "kind\na\nb\n\n"), 3).tolist() == ["a", "b", ""]
 
 
 def test_a_parquet_file_of_labels(tmp_path):
@@ -215,6 +257,7 @@ WRONG_LABELS = {
     "two columns": ("y.npy", np.zeros((6, 2)), r"got \(6, 2\)"),
     "several arrays": ("y.npz", {"a": X, "b": X}, "has the arrays a, b"),
     "not text": ("y.csv", bytes(range(256)), "not a text file in UTF-8"),
+    "open quote": ("y.csv", '"' + "a\n" * 100_000, r"y\.csv cannot be read as labels: field larger"),
 }
 
 

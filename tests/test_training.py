@@ -215,6 +215,13 @@ def test_bytes_stay_bytes():
     assert as_rows(np.zeros((2, 8, 8), np.int64)).dtype == torch.float32
 
 
+def test_rows_that_cannot_be_written_are_neither_copied_nor_warned_of(recwarn):
+    x = np.zeros((2, 3), np.float32)
+    x.setflags(write=False)
+    assert as_rows(x).data_ptr() == x.ctypes.data
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("kind", ["shift", "shift-flip", "shift-flip-cut"])
 @pytest.mark.parametrize("shape", [(40, 8, 9), (40, 3, 32, 32)])
 def test_moved_images(shape, kind):
@@ -322,6 +329,9 @@ def test_scaling():
         assert len(scaling.mean.unique()) == len(scaling.deviation.unique()) == 1
         assert float(scaling(pixels.reshape(-1, *shape)).std(correction=0)) == pytest.approx(1)
     assert torch.equal(InputScaling((3,)).fit(torch.ones(4, 3))(torch.ones(4, 3)), torch.zeros(4, 3))
+    missing = torch.cat([units[:, [0, 0, 0]], torch.full((500, 1), 1e30)], 1)  # a column of what stands for no value
+    scaled = InputScaling((4,)).fit(missing)(missing)
+    torch.testing.assert_close(scaled.std(0, correction=0), torch.tensor([1.0, 1.0, 1.0, 0.0]))
     assert torch.equal(InputScaling((3,), "none").fit(units)(units), units)
 
 
@@ -558,12 +568,19 @@ def test_bad_data():
         fit(make_config(), x, known[:-1], progress=False)
     with pytest.raises(ValueError, match=r"features \(n, d\) or images"):
         fit(make_config(), x[:, 0], known, progress=False)
+    module = fit(make_config(max_steps=1), x, known, progress=False)
     with pytest.raises(ValueError, match=r"rows of shape \(5,\), got \(4,\)"):
-        embed(fit(make_config(max_steps=1), x, known, progress=False), x[:, :4])
+        embed(module, x[:, :4])
+    for wrong in (np.nan, np.inf, 1e300):
+        spoilt = x.astype(np.float64)
+        spoilt[7, 0] = wrong
+        with pytest.raises(ValueError, match="row 7 of x has a value that is not a finite number"):
+            fit(make_config(), spoilt, known, progress=False)
+        with pytest.raises(ValueError, match="row 7 of x"):
+            embed(module, spoilt)
 
 
 def test_divergence_is_an_error():
     x, _, known = make_data()
-    x[0, 0] = np.nan
     with pytest.raises(FloatingPointError, match="learning_rate"):
-        fit(make_config(batch_size=120), x, known, progress=False)
+        fit(make_config(learning_rate=1e30), x, known, progress=False)

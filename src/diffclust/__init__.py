@@ -14,7 +14,8 @@ from diffclust.similarity import cosine_similarities, mutual_reachability, negat
 from diffclust.stability import choose_n_clusters, soft_memberships
 
 if TYPE_CHECKING:
-    from diffclust import cluster, nn
+    from diffclust import cluster, nn, training
+    from diffclust import metric_learning as metric_learning  # not in __all__: it needs an extra
     from diffclust.runs import load_run
 
 __version__ = "0.1.0"
@@ -24,13 +25,13 @@ __all__ = [
     "cosine_similarities", "fenchel_young_loss", "forest", "load_run", "losses", "metrics", "mutual_reachability",
     "negative_squared_distances", "nn", "noise", "partial_fenchel_young_loss", "perturbed", "perturbed_adjacency",
     "perturbed_connectivity", "perturbed_value", "similarity", "soft_memberships", "solvers", "spanning_forest",
-    "stability", "standardize",
+    "stability", "standardize", "training",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in ("nn", "cluster"):
+    if name in ("cluster", "metric_learning", "nn", "training"):
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run

@@ -132,7 +132,8 @@ class InputScaling(nn.Module):
         input_shape: of one row.
         scaling: "column", mean and deviation of every column; "global", one for all entries; "none"; or "auto":
             "global" for images and where at least half of the columns have a range half as wide as the widest one or
-            wider (pixels, measurements of one unit), "column" for tables of features of different units.
+            wider (pixels, measurements of one unit), "column" for tables of features of different units, and where
+            columns are so far apart (10,000 ranges) that with one mean for all little would be left of their digits.
     """
 
     mean: Tensor
@@ -170,8 +171,10 @@ class InputScaling(nn.Module):
             return self.scaling == "column"
         if is_image(tuple(self.mean.shape)):
             return False
-        ranges = x.amax(0).double() - x.amin(0).double()
-        return bool((ranges >= ranges.max() / 2).double().mean() < 0.5)
+        highest, lowest = x.amax(0).double(), x.amin(0).double()
+        ranges = highest - lowest
+        alike = (ranges >= ranges.max() / 2).double().mean() >= 0.5
+        return not bool(alike and highest.max() - lowest.min() <= 1e4 * ranges.max())
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.to(self.mean.dtype) - self.mean) / self.deviation

@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.tables import Table, listed, read_pairs, read_table
+from diffclust.tables import Table, check_columns, listed, read_pairs, read_table
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -114,8 +114,8 @@ def fit(
         Path | None,
         typer.Argument(
             metavar="DATA", show_default=False,
-            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row. "
-            "Without it: handwritten digits.",
+            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order "
+            "of their names (10.npy comes before 2.npy). Without it: handwritten digits.",
         ),
     ] = None,
     labels: Annotated[
@@ -300,7 +300,9 @@ def _print_result(result: Any, file: Any) -> None:
 @in_a_sentence
 def cluster(
     checkpoint: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or the checkpoint in it.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="New rows, in any form that fit takes.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="New rows, in any form that fit takes; of a table, the same columns.")
+    ],
     labels: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="A column of labels: it is left out, and not used.")
     ] = None,
@@ -316,6 +318,7 @@ def cluster(
         raise ValueError(f"{checkpoint} does not exist.")
     table = read_table(data, labels, at_least=1)
     loaded = load_run(checkpoint)
+    check_columns(table, loaded.settings.get("columns"))
     found, confidence = loaded.place(table.features)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -220,9 +220,10 @@ def _check_labels(y: Any, n_samples: int) -> NDArray[np.int64]:
         labels = labels[:, 0]
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
-    if labels.dtype.kind not in "iuf" or not np.array_equal(labels, np.floor(labels)):
+    if labels.dtype.kind not in "iuf" or not np.isfinite(labels).all() or not np.array_equal(labels, np.floor(labels)):
         raise ValueError(
-            f"Unknown label type {labels.dtype}: y must be integers. {advice} LabelEncoder numbers classes."
+            f"Unknown label type {labels.dtype}: y must be integers. {advice} "
+            "pandas.factorize numbers classes, -1 where one is missing."
         )
     if labels.shape != (n_samples,):
         raise ValueError(f"y must have one label for each of the {n_samples} points, got shape {labels.shape}.")

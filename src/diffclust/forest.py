@@ -186,9 +186,9 @@ class Hierarchy:
         lowest, highest = self.feasible_clusters(min_cluster_size)
         if not lowest <= n_clusters <= highest:
             guard = f" with min_cluster_size={min_cluster_size}" if min_cluster_size > 1 else ""
-            reason = (
-                "Missing (-inf) edges or constraints forbid fewer" if n_clusters < lowest else "Ask for fewer clusters"
-            )
+            reason = "Missing (-inf) edges or constraints forbid fewer"
+            if n_clusters > highest:
+                reason = "Ask for fewer clusters" + " or a smaller min_cluster_size" * bool(guard)
             raise ValueError(
                 f"n_clusters={n_clusters} cannot be reached{guard}: this tree can be cut into {lowest} to {highest} "
                 f"clusters. {reason}."

@@ -125,7 +125,7 @@ def fit_run(
     settings = {
         "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
         "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge), "source": table.source,
-        "class_names": table.class_names,
+        "class_names": table.class_names, "columns": table.columns,
     }  # fmt: skip
     if rank == 0:
         _prepare_folder(folder, settings, resume)
@@ -327,20 +327,18 @@ def score_methods(
     table: Table, config: training.TrainingConfig, knowledge: Knowledge, k: int, clusters: NDArray[np.int32],
     baseline: training.ForestModule | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Scores of ours and of simple methods, on rows with a truth that nobody was told."""
+    """Scores of ours and of simple methods; all cluster all rows, and are scored where nobody was told the truth."""
     scored = np.flatnonzero(knowledge.truth >= 0)
     if len(scored) == 0:
         return []
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    rows = scored
-    if len(scored) > BASELINE_ROWS:
-        rows = np.sort(np.random.default_rng(config.seed).choice(scored, BASELINE_ROWS, replace=False))
+    rows = _baseline_rows(knowledge.truth, config.seed)
     raw = table.features[rows].reshape(len(rows), -1).astype(np.float64)
     if not is_image(table.features.shape[1:]):
         raw = (raw - raw.mean(0)) / np.where(raw.std(0) > 0, raw.std(0), 1.0)
-    few = "" if len(rows) == len(scored) else f" ({len(rows)} rows)"
+    few = "" if len(rows) == len(table) else f" ({len(rows)} rows)"
     k_raw = min(k, len(rows))
 
     def kmeans(points: NDArray[Any]) -> NDArray[np.int32]:
@@ -357,10 +355,18 @@ def score_methods(
         found["cross-entropy, same labels"] = scored, training.classify(baseline, table.features[scored])
         embedded = training.embed(baseline, table.features[rows])
         found[f"cross-entropy, k-means of its embedding{few}"] = rows, kmeans(embedded)
-    return [
-        {"method": method, "ours": method == "diffclust", **clustering_scores(knowledge.truth[of], labels)}
-        for method, (of, labels) in found.items()
-    ]
+
+    def score(of: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+        truth = knowledge.truth[of]
+        return clustering_scores(truth[truth >= 0], labels[truth >= 0])
+
+    return [{"method": method, "ours": method == "diffclust", **score(*labelled)} for method, labelled in found.items()]
+
+
+def _baseline_rows(truth: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """All rows, or a sample of them in which those with a truth come first."""
+    order = np.random.default_rng(seed).permutation(len(truth))
+    return np.sort(order[np.argsort(truth[order] < 0, kind="stable")][:BASELINE_ROWS])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -393,7 +399,7 @@ def _write_report(
             title=title, raw=table.features, embeddings=embeddings, hierarchy=hierarchy, n_clusters=k,
             min_cluster_size=guard, clusters=clusters, confidence=confidence, known=knowledge.known, truth=truth,
             class_names=table.class_names, curves=curves, scores=scores, facts=facts, row_names=None,
-            folder=str(folder),
+            folder=str(folder), scored_rows=int((knowledge.truth >= 0).sum()),
             how_to_load=(
                 "import diffclust as dc\n\n"
                 f"run = dc.load_run({str(folder)!r})\n"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
+from diffclust.perturbed import check_draws
 from diffclust.similarity import check_similarity, standardize
 
 CRITERIA = ("gap", "stability", "labels")
@@ -41,8 +42,7 @@ def soft_memberships(
     [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
     matrix = standardize(check_similarity(similarity))
-    labels = np.asarray(labels)
-    n_clusters = int(labels.max()) + 1 if n_clusters is None else n_clusters
+    labels, n_clusters = _check_clusters(labels, n_clusters, len(matrix))
     shares = np.zeros((len(labels), n_clusters))
     for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
         lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
@@ -51,6 +51,19 @@ def soft_memberships(
         np.add.at(table, (found, labels), 1)
         shares += (table / table.sum(1, keepdims=True))[found]
     return shares / n_draws
+
+
+def _check_clusters(labels: Any, n_clusters: int | None, n: int) -> tuple[NDArray[Any], int]:
+    labels = np.asarray(labels)
+    if labels.shape != (n,) or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be {n} integers, shape ({n},), got {labels.dtype} of shape {labels.shape}.")
+    k = int(labels.max()) + 1 if n_clusters is None else n_clusters
+    outside = labels[(labels < 0) | (labels >= k)]
+    if len(outside):
+        raise ValueError(f"labels must be numbered from 0 to {k - 1}, got {outside[0]}.")
+    if n_clusters is None and len(np.unique(labels)) < k:
+        raise ValueError(f"n_clusters is needed where not all of the clusters 0 to {k - 1} occur in labels.")
+    return labels, k
 
 
 def memberships_of_points(
@@ -103,6 +116,7 @@ def _perturbed_hierarchies(
     """The hierarchies of all draws; label constraints are put on each tree, other ones go into the solver."""
     from diffclust.solvers import cpu
 
+    check_draws(matrix, epsilon, n_draws, "normal", seed, 0, False)
     n = len(matrix)
     relation = None if constraints is None or constraints.relation is None else constraints.relation[None]
     forests = cpu.solve(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -13,17 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "<na>", "?", "unknown"))  # as text, in any case
+# As text, in any case.
+UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
+
+
+_DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features (n, d) or images (n, H, W[, C]), and what was said about their classes."""
+    """Rows of features (n, d) or images (n, H, W[, C]), channels last, and what was said about their classes."""
 
     features: NDArray[Any]
     labels: NDArray[np.int64]  # (n,) numbers of classes, -1 unknown
     class_names: list[str]
     source: str
+    columns: list[str] | None = None  # names of the features, where they have any
 
     def __len__(self) -> int:
         return len(self.features)
@@ -41,6 +48,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
         raise ValueError(f"{path} does not exist.")
     label_file = Path(labels) if labels is not None and _ending(Path(labels)) in (*FORMATS, ".txt") else None
     column = labels if label_file is None else None
+    columns = None
     if path.is_dir():
         if column is not None:
             raise ValueError(
@@ -54,7 +62,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
     elif _ending(path) in (".npy", ".npz"):
         features, found = _read_arrays(path, column)
     else:
-        features, found = _read_columns(path, column)
+        features, found, columns = _read_columns(path, column)
     features = _check_features(features, path, at_least)
     if label_file is not None:
         found = read_labels(label_file, len(features))
@@ -65,7 +73,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
             f"{labels} has {len(found)} labels, {path} has {len(features)} rows. There must be one for each."
         )
     codes, names = encode_labels(found)
-    return Table(features, codes, names, str(path))
+    return Table(features, codes, names, str(path), columns)
 
 
 def _ending(path: Path) -> str:
@@ -146,7 +154,9 @@ def _one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
     return labels
 
 
-def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
+    if _ending(path) != ".parquet":
+        _check_header(path)
     frame = _read_frame(path, column)
     labels = None
     if column is not None:
@@ -157,8 +167,9 @@ def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray
         frame = frame.iloc[:, 1:]
     if frame.shape[1] == 0:
         raise ValueError(f"{path} has no column of features.")
-    columns = [_numbers(frame.iloc[:, place], str(name), path) for place, name in enumerate(frame.columns)]
-    return np.stack(columns, axis=1), labels
+    names = list(map(str, frame.columns))
+    columns = [_numbers(frame.iloc[:, place], name, path) for place, name in enumerate(names)]
+    return np.stack(columns, axis=1), labels, names
 
 
 def _read_frame(path: Path, column: str | None) -> Any:
@@ -189,23 +200,46 @@ def _separator(path: Path) -> str:
     """The one that the first line has most of. Guessing from all of the text takes decimal points for separators."""
     if _ending(path) == ".tsv":
         return "\t"
+    return max(",;\t", key=_first_line(path).count)
+
+
+def _first_line(path: Path) -> str:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline()
-    return max(",;\t", key=header.count)
+        return next((line for line in file if line.strip()), "")
+
+
+def _check_header(path: Path) -> None:
+    """A table without a header would lose its first row.
+
+    Names may be numbers, too, if they count the columns or, as wavelengths do, run up or down.
+    """
+    names = next(csv.reader([_first_line(path)], delimiter=_separator(path)), [])
+    try:
+        numbers = np.array([float(name) for name in names])
+    except ValueError:
+        return
+    steps = np.diff(numbers)
+    counts = any(np.array_equal(numbers, np.arange(len(numbers)) + first) for first in (0, 1))
+    runs = len(numbers) > 2 and ((steps > 0).all() or (steps < 0).all())
+    if not (counts or runs):
+        raise ValueError(
+            f"{path} starts with a row of numbers, not with the names of its columns. Put a line with names above it."
+        )
 
 
 def _is_row_number(name: Any, series: Any) -> bool:
-    """A column without a name that counts the rows: what pandas and R write in front of a table."""
-    if not str(name).startswith("Unnamed: ") or series.dtype.kind not in "iu":
-        return False
-    numbers = series.to_numpy()
-    return len(numbers) > 0 and numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
+    """A column without a name of numbers that are all different: what pandas and R write in front of a table.
+
+    They count the rows, but not in a table that was shuffled, nor in a part of one.
+    """
+    return str(name).startswith("Unnamed: ") and series.dtype.kind in "iu" and bool(series.is_unique)
 
 
 def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     import pandas as pd
 
-    numbers = pd.to_numeric(series, errors="coerce").to_numpy(np.float64)
+    as_text = series.dtype.kind in "mM"  # pandas takes times for numbers of nanoseconds
+    numbers = pd.to_numeric(series.astype(str) if as_text else series, errors="coerce").to_numpy(np.float64)
     wrong = np.flatnonzero(np.isnan(numbers))
     if len(wrong):
         value = series.iloc[wrong[0]]
@@ -214,6 +248,19 @@ def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
         advice = "Fill or remove it" if blank else "Turn it into numbers or remove it"
         raise ValueError(f"{path}: column {name!r} {what} in row {wrong[0]}. {advice}.")
     return numbers
+
+
+def check_columns(table: Table, expected: list[str] | None) -> None:
+    """New rows have the columns of the table that was fitted; where either has no names, only their number counts."""
+    if table.columns is None or expected is None or table.columns == expected:
+        return
+    missing = [name for name in expected if name not in table.columns]
+    more = [name for name in table.columns if name not in expected]
+    problems = [f"{what} {listed(names)}" for what, names in (("it lacks", missing), ("it also has", more)) if names]
+    raise ValueError(
+        f"{table.source} must have the same columns as the table of the run, in the same order: "
+        + (" and ".join(problems) or f"that is {listed(expected)}") + "."
+    )  # fmt: skip
 
 
 def listed(names: list[str], most: int = 12) -> str:
@@ -225,8 +272,11 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
         raise ValueError(f"{path} must hold numbers, got {features.dtype}.")
     if features.ndim not in (2, 3, 4):
         raise ValueError(
-            f"{path} must be rows of features (n, d) or images (n, H, W[, C]), got shape {features.shape}."
+            f"{path} must be rows of features (n, d) or images (n, H, W), (n, H, W, C) or (n, C, H, W), got shape "
+            f"{features.shape}."
         )
+    if features.ndim == 4 and features.shape[1] <= 4 < features.shape[-1]:
+        features = np.ascontiguousarray(np.moveaxis(features, 1, -1))
     if len(features) < at_least:
         raise ValueError(f"{path} has {len(features)} rows: at least {at_least} are needed.")
     if features.size == 0:
@@ -245,7 +295,7 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
 def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
     """One label for each row, from an array or a text file (of a table, the last column).
 
-    A text file with one line more than there are rows starts with a header.
+    A text file with one line more than there are rows starts with a header, or ends with a blank line.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -262,9 +312,22 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
-    lines = csv.reader(_read_text(path).splitlines(), delimiter="\t" if _ending(path) == ".tsv" else ",")
-    values = [line[-1] if line else "" for line in lines]
-    return np.array(values[1:] if len(values) == n_rows + 1 else values, object)
+    lines = csv.reader(io.StringIO(_read_text(path)), delimiter=_separator(path))
+    try:
+        values = [line[-1] if line else "" for line in lines]
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as labels: {error}.") from error
+    return np.array(_without_header(values, n_rows), object)
+
+
+def _without_header(values: list[str], n_rows: int) -> list[str]:
+    while len(values) > n_rows + 1 and not values[-1]:  # blank lines that no row is left for
+        values = values[:-1]
+    if len(values) != n_rows + 1:
+        return values
+    first, *others = values
+    starts_with_label = first in others or not _order(first)[0]
+    return values[:-1] if starts_with_label and not values[-1] else others
 
 
 def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
@@ -276,11 +339,15 @@ def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _text(value: Any) -> str:
-    """1.0 and 1 are the same label."""
+    """1.0 and 1 are the same label, and so is 1.000e+00, as np.savetxt writes it; 2E5 and 02 are names."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     text = "" if value is None else str(value).strip()
-    return text[:-2] if text.endswith(".0") and text[:-2].removeprefix("-").isdecimal() else text
+    if _DECIMAL.fullmatch(text) and float(text).is_integer():
+        return str(int(float(text)))
+    return text
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -28,6 +28,7 @@ class ReportData:
         curves: name -> [(step, value), ...].
         scores: rows of the table, {"method": name, "error": ..., "ari": ..., ...}. Our row is the one with
             ``"ours": True``, else those whose method names diffclust, else the first.
+        scored_rows: number of rows that the scores are on; None says nothing about it.
         facts: settings, seed, times, versions.
         row_names: names to show for the rows, else their numbers.
         folder: of the run, for the example of how to load it.
@@ -51,6 +52,7 @@ class ReportData:
     row_names: list[str] | None
     folder: str
     how_to_load: str | None = None
+    scored_rows: int | None = None
 
     def __post_init__(self) -> None:
         n = self.hierarchy.n_points

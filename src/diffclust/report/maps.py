@@ -25,7 +25,7 @@ def positions(points: NDArray[Any], *, standardise: bool = False) -> tuple[NDArr
     if flat.shape[1] <= 2:
         found, how = flat, "the coordinates themselves"
     elif np.ptp(flat, axis=0).max() == 0:
-        found, how = flat[:, :2] * 0, "all rows are equal"
+        found, how = flat[:, :2] * 0, "nothing: all rows are equal"
     elif len(flat) < FEW_POINTS:
         found, how = _principal(flat, 2), "two principal components"
     else:

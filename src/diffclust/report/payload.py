@@ -75,6 +75,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "matrix": _matrix(data, rows, clusters, known),
         "curves": _curves(data.curves),
         "scores": _scores(data.scores),
+        "scoredRows": data.scored_rows,
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
         "labelled": int((known >= 0).sum()),
         "facts": [[str(name), str(value)] for name, value in data.facts.items()],

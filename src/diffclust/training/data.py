@@ -29,12 +29,21 @@ def as_rows(x: Any) -> Tensor:
 
     The last axis is taken for the channels where it is at most 4 long and the second one is not.
     """
-    x = torch.from_numpy(np.ascontiguousarray(x)) if not isinstance(x, Tensor) else x.detach()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        x = torch.from_numpy(np.ascontiguousarray(x)) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
     if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:
         x = x.movedim(-1, 1)
-    return x.contiguous() if x.dtype in (torch.uint8, torch.float32) else x.to(torch.float32)
+    if x.dtype == torch.uint8:
+        return x.contiguous()
+    x = x.to(torch.float32).contiguous()
+    finite = x.isfinite()
+    if not finite.all():
+        row = int((~finite).flatten(1).any(1).nonzero()[0])
+        raise ValueError(f"row {row} of x has a value that is not a finite number (of 32 bits). Fill or remove it.")
+    return x
 
 
 def as_labels(y: Any, n_rows: int) -> Tensor:

@@ -9,6 +9,8 @@ function fillScores() {
     $("scores-section").hidden = true;
     return;
   }
+  if (D.scoredRows !== null)
+    $("scored").textContent = `Scored on ${count(D.scoredRows, "row")} whose labels nobody was told.`;
   const best = columns.map((name, c) => {
     const values = methods.map((row) => row.values[c]).filter((value) => typeof value === "number");
     return values.length && name in SCORE_NAMES ? Math[FEWER_IS_BETTER.has(name) ? "min" : "max"](...values) : null;
@@ -79,7 +81,8 @@ function fillHead() {
     ["ari", "agreement (ARI)"],
     ["accuracy", "accuracy"],
   ]) {
-    if (typeof score(name) === "number") tiles.push([title, score(name).toFixed(3)]);
+    const rows = D.scoredRows === null ? "" : `, ${count(D.scoredRows, "row")}`;
+    if (typeof score(name) === "number") tiles.push([title + rows, score(name).toFixed(3)]);
   }
   $("tiles").replaceChildren(
     ...tiles.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
