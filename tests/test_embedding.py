@@ -119,18 +119,20 @@ def test_new_clusters_get_new_numbers():
 
 
 def test_one_label_for_each_class():
-    """Neighbours that take part in the training, and a size guard for labelled classes: each of them is needed."""
+    """What helps there: a size guard for labelled classes, rows that are lent a label, a network that starts at x."""
     x, y, truth = make_blobs(n=240, per_class=1, seed=1, distance=4)
     without = {"options": {"least_labels": 1}}
     aris, smallest = [], []
-    for changes in ({**without, "min_cluster_size": 1}, without, {}):
+    mlp = {"backbone": "mlp"}
+    for changes in ({**mlp, **without, "min_cluster_size": 1}, {**mlp, **without}, mlp, without, {}):
         labels = make_model(max_steps=100, batch_size=128, **changes).fit(x, y).labels_
         assert (labels[y >= 0] == y[y >= 0]).all()
         aris.append(dc.metrics.clustering_scores(truth, labels)["ari"])
         smallest.append(np.bincount(labels).min())
     assert smallest[0] == 1
     assert smallest[1] >= 20  # the guard
-    assert aris[0] < aris[1] < 0.7 < 0.9 < aris[2]
+    assert aris[0] < aris[1] < 0.7
+    assert min(aris[2:]) > 0.9
 
 
 def test_guard_is_lowered_where_it_leaves_too_few_clusters():

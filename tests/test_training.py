@@ -341,15 +341,15 @@ def test_scaling():
 def test_fit_learns_and_is_repeatable():
     x, y, known = make_data()
     state = torch.get_rng_state()
-    module = fit(make_config(max_steps=40), x, known, progress=False)
+    module = fit(make_config(backbone="mlp", max_steps=40), x, known, progress=False)
     assert torch.equal(state, torch.get_rng_state())
     assert module.loss_curve.shape == (40,)
     assert module.loss_curve[-10:].mean() < 0.2 * module.loss_curve[0]
     tree = dc.Hierarchy.from_similarity(dc.negative_squared_distances(embed(module, x)))
     assert dc.metrics.clustering_scores(y, tree.labels(3, min_cluster_size=10))["ari"] > 0.9
     torch.manual_seed(99)
-    assert_same_weights(module, fit(make_config(max_steps=40), x, known, progress=False))
-    other = fit(make_config(max_steps=40, seed=8), x, known, progress=False)
+    assert_same_weights(module, fit(make_config(backbone="mlp", max_steps=40), x, known, progress=False))
+    other = fit(make_config(backbone="mlp", max_steps=40, seed=8), x, known, progress=False)
     assert not np.array_equal(other.loss_curve, module.loss_curve)
 
 
@@ -583,4 +583,4 @@ def test_bad_data():
 def test_divergence_is_an_error():
     x, _, known = make_data()
     with pytest.raises(FloatingPointError, match="learning_rate"):
-        fit(make_config(learning_rate=1e30), x, known, progress=False)
+        fit(make_config(learning_rate=1e30, backbone="mlp"), x, known, progress=False)
