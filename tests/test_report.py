@@ -386,6 +386,25 @@ def test_slider_over_k_changes_the_number_of_colours(page):
     assert "own choice" in text(page, "#say")
 
 
+def test_clusters_have_the_names_of_their_classes(page):
+    from selenium.webdriver.common.keys import Keys
+
+    def names():
+        return page.execute_script("return [...document.querySelectorAll('#clusters .tag')].map((e) => e.textContent)")
+
+    own = [EVIL, "<b>six</b>", "class 2", "class 3", "new 1", "new 2"]
+    assert sorted(names()) == sorted(own)
+    on_map = page.execute_script("return [...document.querySelectorAll('#map-0 .textpoint')].map((e) => e.textContent)")
+    assert sorted(on_map) == sorted(own)
+    press(page, "#k", Keys.HOME)
+    assert sorted(names()) == sorted(own[:4])  # classes that nobody labelled have joined the others
+    press(page, "#guard", Keys.HOME)
+    press(page, "#k", Keys.END)
+    assert set(own[:4]) < set(names())
+    assert len(set(names())) == int(text(page, "#k-value"))
+    assert problems(page) == []
+
+
 def test_every_k_up_to_thirty_has_its_colours(page):
     from selenium.webdriver.common.keys import Keys
 
@@ -471,7 +490,7 @@ def test_hover_shows_the_row_and_its_image(page):
         return [box.x + box.width / 2, box.y + box.height / 2];""",
     )
     shown = text(page, "#tip")
-    assert re.fullmatch(r"row\d+cluster\dlabel.+truth.+confidence\d+ %", shown)
+    assert re.fullmatch(r"row\d+cluster(class \d|new \d|<.+)label.+truth.+confidence\d+ %", shown)
     assert page.execute_script("""
         const style = getComputedStyle(document.querySelector("#tip .picture"));
         return style.backgroundImage.startsWith('url("data:image/webp') && parseFloat(style.width) > 50;""")

@@ -78,7 +78,7 @@ function clustering() {
   return { cut, k, number, label: Array.from(cut.finest, (id) => number[id]) };
 }
 
-/** Size, mean confidence and classes of each cluster, over all rows of the data. */
+/** Size, mean confidence, classes and name of each cluster, over all rows of the data. */
 function describe({ cut, number }) {
   const clusters = new Map();
   const at = (id) => {
@@ -94,13 +94,28 @@ function describe({ cut, number }) {
   for (const kind of ["known", "truth"]) {
     for (const [id, code, n] of cut[kind] ?? []) at(id)[kind].set(code, (at(id)[kind].get(code) ?? 0) + n);
   }
-  return new Map([...clusters].sort(([a], [b]) => a - b));
+  const sorted = new Map([...clusters].sort(([a], [b]) => a - b));
+  nameClusters(sorted);
+  return sorted;
 }
+
+/** The classes whose labels a cluster holds, or "new 1", ..., as in clusters.csv; without any labels, its number. */
+function nameClusters(clusters) {
+  let fresh = 0;
+  for (const [number, cluster] of clusters) {
+    const held = [...cluster.known].sort((a, b) => b[1] - a[1]).map(([code]) => D.classes[code].name);
+    const more = held.length > 2 ? ` + ${held.length - 2} more` : "";
+    cluster.name = held.slice(0, 2).join(" + ") + more || (D.labelled ? `new ${++fresh}` : `${number}`);
+  }
+}
+const short = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
+
+const ownClusters = describe(clustering()); // of the run: nobody has moved a slider yet
 
 /** Each class gets the colour of the cluster it is most at home in, so that rows in the wrong place stand out. */
 const classColours = (() => {
   const pairs = [];
-  for (const [number, { known, truth }] of describe(clustering())) {
+  for (const [number, { known, truth }] of ownClusters) {
     for (const [code, n] of D.rows.truth ? truth : known) pairs.push([n, code, number]);
   }
   const colours = new Array(D.classes.length).fill(null);

@@ -23,7 +23,7 @@ function drawClusters({ clusters, label }) {
           "span",
           { class: "tag" },
           make("span", { class: "swatch", style: { background: colourOf(number) } }),
-          `${number}`,
+          cluster.name,
         ),
       ),
       make("td", { class: "size" }, cluster.size.toLocaleString("en")),
@@ -148,7 +148,7 @@ function drawDendrogram(current) {
     mode: "markers+text",
     x: tags.map((tag) => tag.x),
     y: tags.map((tag) => tag.y),
-    text: tags.map((tag) => `${tag.id}`),
+    text: tags.map((tag) => plain(short(current.clusters.get(tag.id).name))),
     textposition: "top center",
     textfont: { color: css("--ink"), size: 12 },
     marker: { color: tags.map((tag) => colourOf(tag.id)), size: 9 },
@@ -193,10 +193,13 @@ function drawMatrix() {
   const z = Array.from({ length: n }, (_, i) => Array.from(matrix.percent.subarray(i * n, (i + 1) * n)));
   const starts = shownRows.slice(0, n).filter((i) => i === 0 || matrix.cluster[i] !== matrix.cluster[i - 1]);
   const ticks = starts.map((start, c) => (start + (starts[c + 1] ?? n) - 1) / 2);
-  const room = (c) => (starts[c + 1] ?? n) - starts[c] > 0.03 * n; // for the cluster's number
+  const room = (c) => (starts[c + 1] ?? n) - starts[c] > 0.03 * n; // for the cluster's name
+  const names = starts.map((i, c) => (room(c) ? short(ownClusters.get(matrix.cluster[i]).name) : ""));
+  const wide = 14 + 7 * Math.max(...names.map((name) => name.length)); // pixels, about
+  const turned = wide * names.length > 300;
   const axis = {
     tickvals: ticks,
-    ticktext: starts.map((i, c) => (room(c) ? `${matrix.cluster[i]}` : "")),
+    ticktext: names.map(plain),
     tickangle: 0,
     showgrid: false,
     ticks: "",
@@ -228,9 +231,9 @@ function drawMatrix() {
       },
     ],
     layout({
-      xaxis: { ...axis, title: { text: "cluster", font: { size: 12 } } },
+      xaxis: { ...axis, tickangle: turned ? -90 : 0, title: { text: "cluster", font: { size: 12 } } },
       yaxis: { ...axis, range: [n - 0.5, -0.5], scaleanchor: "x" },
-      margin: { l: 30, r: 4, t: 8, b: 40 },
+      margin: { l: Math.max(30, wide), r: 4, t: 8, b: turned ? 30 + wide : 40 },
       dragmode: false,
       shapes: starts
         .slice(1)

@@ -39,10 +39,10 @@ const hideTip = () => {
 };
 addEventListener("scroll", hideTip, { passive: true });
 
-function rowFacts(i, label) {
+function rowFacts(i, { label, clusters }) {
   const facts = [
     ["row", rowName(i)],
-    ["cluster", `${label}`],
+    ["cluster", clusters.get(label[i]).name],
   ];
   facts.push(["label", rows.known[i] < 0 ? "not given" : D.classes[rows.known[i]].name]);
   if (rows.truth && rows.truth[i] >= 0) {
@@ -94,7 +94,7 @@ function grouping(current) {
     const sizes = classSizes(current.cut, state.colourBy);
     return { group, groups: found.map((g) => ({ ...g, size: sizes[g.id] })).filter((g) => g.size > 0) };
   }
-  const groups = [...current.clusters].map(([id, { size }]) => ({ id, name: `${id}`, size, colour: colourOf(id) }));
+  const groups = [...current.clusters].map(([id, { name, size }]) => ({ id, name, size, colour: colourOf(id) }));
   return { group: current.label, groups };
 }
 
@@ -256,7 +256,7 @@ function listenToMaps() {
     const show = ({ points: [point], event }) => {
       if (!point || point.curveNumber !== POINTS) return;
       const i = point.pointNumber;
-      showTip(event, sheet ? [picture(i, 84)] : [], rowFacts(i, now.label[i]));
+      showTip(event, sheet ? [picture(i, 84)] : [], rowFacts(i, now));
       maps.forEach((_, other) => ring(other, i));
     };
     const plot = $(`map-${m}`);
