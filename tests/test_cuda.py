@@ -288,14 +288,16 @@ def test_one_launch_gives_what_three_do(rng, n, constrained, options):
         assert mean.item() == cuda.mean_values(forests.values)[1].item()
 
 
+TWO_DRAWS = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+
+
 def test_one_launch_with_a_nan_and_with_nothing(rng):
     given = symmetric(rng, 3, 6)
     given[1, 2, 4] = np.nan  # on one side of the diagonal
-    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
-    mean, adjacency = cuda.mean_in_one_launch(on_device(given), 2, **draws)
+    mean, adjacency = cuda.mean_in_one_launch(on_device(given), 2, **TWO_DRAWS)
     assert mean.isnan().tolist() == [False, True, False]
     assert not adjacency[1].any()
-    mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, **draws)
+    mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, **TWO_DRAWS)
     assert mean.shape == (0,)
     assert adjacency.shape == (0, 6, 6)
 
@@ -327,27 +329,25 @@ def test_labels_of_any_integer_type(rng, dtype):
 @pytest.mark.parametrize(("n_problems", "n_draws"), [(1, 9), (9, 1)])
 def test_a_workspace_is_kept_only_if_it_is_small(rng, monkeypatch, n_problems, n_draws):
     """Many draws need keys, many problems counts."""
-    draws = {"labels": None, "seed": 0, "first_draw": 0, "epsilon": 0.1}
     for limit, kept in ((1 << 20, 1), (500, 0)):
         monkeypatch.setattr(small, "_KEPT", limit)
         small._prepare_once.cache_clear()
-        cuda.mean_in_one_launch(on_device(symmetric(rng, n_problems, 4)), 2, n_draws=n_draws, **draws)
+        cuda.mean_in_one_launch(on_device(symmetric(rng, n_problems, 4)), 2, **{**TWO_DRAWS, "n_draws": n_draws})
         assert small._prepare_once.cache_info().currsize == kept
 
 
 def test_the_workspace_of_one_launch_is_left_as_it_was(rng):
     """Large and small in turns, a NaN among them: the same as with a workspace that nobody has used."""
-    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
     sizes = ((1, 6), (3, 4), (1, 2), (3, 6))
     inputs = [on_device(symmetric(rng, n_problems, n)) for n_problems, n in sizes]
     inputs[1][1, 0, 2] = np.nan
     alone = []
     for given in inputs:
         small._prepare_once.cache_clear()
-        alone.append(cuda.mean_in_one_launch(given, 2, **draws))
+        alone.append(cuda.mean_in_one_launch(given, 2, **TWO_DRAWS))
     for _ in range(2):
         for given, expected in zip(inputs, alone, strict=True):
-            for mine, theirs in zip(cuda.mean_in_one_launch(given, 2, **draws), expected, strict=True):
+            for mine, theirs in zip(cuda.mean_in_one_launch(given, 2, **TWO_DRAWS), expected, strict=True):
                 np.testing.assert_array_equal(mine.cpu(), theirs.cpu())
 
 
@@ -355,20 +355,19 @@ def test_a_launch_that_fails_leaves_no_workspace_behind(rng, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt
 
-    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
     given = on_device(symmetric(rng, 1, 6))
-    before, _ = cuda.mean_in_one_launch(given, 2, **draws)
+    before, _ = cuda.mean_in_one_launch(given, 2, **TWO_DRAWS)
     with monkeypatch.context() as patched:
         patched.setattr(launches.Launch, "__call__", fail)
         with pytest.raises(KeyboardInterrupt):
-            cuda.mean_in_one_launch(given, 2, **draws)
+            cuda.mean_in_one_launch(given, 2, **TWO_DRAWS)
     assert small._prepare_once.cache_info().currsize == 0
-    assert cuda.mean_in_one_launch(given, 2, **draws)[0].item() == before.item()
+    assert cuda.mean_in_one_launch(given, 2, **TWO_DRAWS)[0].item() == before.item()
 
 
 @pytest.mark.skipif(not ON_GPU, reason="streams are a GPU's")
 def test_each_stream_has_a_workspace_of_its_own(rng):
-    draws = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 500, "epsilon": 0.1}
+    draws = {**TWO_DRAWS, "n_draws": 500}
     given = on_device(symmetric(rng, 4, 64))
     expected = cuda.mean_in_one_launch(given, 2, **draws)
     streams, found = [torch.cuda.Stream() for _ in range(3)], []

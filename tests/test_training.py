@@ -126,9 +126,8 @@ def test_small_classes_lend_their_label_to_rows_in_their_middle(seed):
     rng = np.random.default_rng(seed)
     n, least = int(rng.integers(20, 60)), int(rng.integers(1, 7))
     truth = rng.integers(0, 3, n)
-    x = (
-        rng.normal(size=(n, 4, 3) if seed % 2 else (n, 4)) + 2 * truth.reshape(-1, *[1] * (2 if seed % 2 else 1))
-    ).astype(np.float32)
+    shape = (4, 3) if seed % 2 else (4,)
+    x = (rng.normal(size=(n, *shape)) + 2 * truth.reshape(n, *[1] * len(shape))).astype(np.float32)
     labels = np.where(rng.random(n) < 0.2, np.array([0, 1, 5])[truth], -1)
     labels[rng.integers(0, n, 3)] = -2
     labels[[np.argmax(truth == c) for c in range(3)]] = [0, 1, 5]

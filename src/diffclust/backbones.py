@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 try:
     import torch
@@ -96,6 +95,8 @@ class Residual(nn.Module):
         room, n_features = self.input.weight.shape
         if room >= min(n_features, len(rows)):
             return
+        from sklearn.decomposition import PCA
+
         components = PCA(room, random_state=0).fit(rows.numpy()).components_
         with torch.no_grad():
             self.input.weight.copy_(torch.from_numpy(components))

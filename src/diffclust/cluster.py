@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust.constraints import Constraints, all_apart
 from diffclust.forest import Hierarchy
+from diffclust.frameworks import is_integer
 from diffclust.problems import check_constraints
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.stability import DENSE_POINTS, choose_n_clusters, default_guard, memberships_of_points, soft_memberships
@@ -228,7 +229,7 @@ def lower_guard(
 
 def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:
     """In scikit-learn's words, which its checks look for."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+    if not is_integer(value):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if not 1 <= value <= highest:
         raise ValueError(f"{name}={value} must be from 1 to {highest}, got n_samples={n_samples}.")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, identity_mask, namespace_of, sort, to_numpy
+from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, to_numpy
 
 SAME, DIFFERENT, UNKNOWN = 1, 0, -1
 
@@ -70,7 +70,7 @@ class Constraints:
         What follows is added (if 0-1 and 1-2 must link, so must 0-2). Pairs that contradict each other are a
         ``ValueError`` that names the chain of must-links and the cannot-link it runs into.
         """
-        if isinstance(n_points, bool) or not isinstance(n_points, (int, np.integer)):
+        if not is_integer(n_points):
             raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
         if n_points < 1:
             raise ValueError(f"n_points must be at least 1, got {n_points}.")

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from diffclust import training
 from diffclust.cluster import SpanningForestClustering, lower_guard
 from diffclust.constraints import Constraints
+from diffclust.frameworks import is_integer
 
 
 class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -140,7 +141,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     def _check_n_clusters(self, labels: NDArray[np.int64]) -> None:
         k, n, n_classes = self.n_clusters, len(labels), len(np.unique(labels[labels >= 0]))
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        if not is_integer(k):
             raise TypeError(f"n_clusters must be an integer, got {k!r}.")
         if not 1 <= k <= n:
             raise ValueError(f"n_clusters={k} must be from 1 to the number of points, n_samples={n}.")

@@ -39,6 +39,11 @@ def device_of(array: Any) -> str:
     return array.device.type if framework == "torch" else "cpu"
 
 
+def is_integer(value: Any) -> bool:
+    """Whether this is an integer, of Python or NumPy; True and False are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def is_traced(array: Any) -> bool:
     """Whether JAX traces this array, so that there is nothing to read yet."""
     jax = sys.modules.get("jax")

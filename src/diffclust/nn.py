@@ -11,8 +11,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 try:
     import torch
     from torch import Tensor, nn
@@ -24,6 +22,7 @@ from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
+from diffclust.frameworks import is_integer
 from diffclust.problems import prepare
 
 SIMILARITIES: dict[str, Callable[[Any], Any]] = {
@@ -45,14 +44,13 @@ class _Perturbed(nn.Module):
         gather: Any = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        if isinstance(n_clusters, bool) or not isinstance(n_clusters, (int, np.integer)):
+        if not is_integer(n_clusters):
             raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
         if n_clusters < 1:
             raise ValueError(f"n_clusters must be at least 1, got {n_clusters}.")
         if isinstance(similarity, str) and similarity not in SIMILARITIES:
             raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
-        is_integer = isinstance(reachability, (int, np.integer)) and not isinstance(reachability, bool)
-        if reachability is not None and not (is_integer and reachability >= 1):
+        if reachability is not None and not (is_integer(reachability) and reachability >= 1):
             raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")
         perturbed.check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
         self.n_clusters = int(n_clusters)

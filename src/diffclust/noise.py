@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of
+from diffclust.frameworks import framework_of, is_integer
 
 KINDS = ("normal", "gumbel")
 
@@ -152,7 +152,7 @@ def check_integer(name: str, value: Any) -> int:
 
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
     """The two 32-bit words of the key; negative seeds (of signed integer types) count modulo 2^64."""
-    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
+    if not is_integer(seed):
         raise TypeError(f"seed must be an integer, got {seed!r}.")
     seed = check_integer("seed", seed)
     return np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)
@@ -176,7 +176,7 @@ def sample(seed: int, n_draws: int, n: int, noise: str = "normal", *, first_draw
     """
     check_kind(noise)
     for name, value in (("n_draws", n_draws), ("n", n), ("first_draw", first_draw)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        if not is_integer(value):
             raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
         if value < 0:
             raise ValueError(f"{name} must not be negative, got {value}.")

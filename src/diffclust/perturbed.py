@@ -25,7 +25,7 @@ import numpy as np
 
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of
+from diffclust.frameworks import framework_of, is_integer
 from diffclust.noise import Draws, check_integer, check_kind
 from diffclust.problems import check_flag, prepare
 
@@ -62,7 +62,7 @@ def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
 def check_draws(
     similarity: Any, epsilon: float, n_draws: int, noise: str, seed: Any, first_draw: Any, antithetic: bool
 ) -> Draws:
-    if isinstance(n_draws, bool) or not isinstance(n_draws, (int, np.integer)):
+    if not is_integer(n_draws):
         raise TypeError(f"n_draws must be an integer, got {n_draws!r}.")
     if n_draws < 1:
         raise ValueError(f"n_draws must be at least 1, got {n_draws}.")

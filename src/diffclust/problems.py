@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, is_captured, namespace_of, to_numpy
+from diffclust.frameworks import framework_of, is_captured, is_integer, namespace_of, to_numpy
 from diffclust.similarity import check_similarity, check_square
 
 
@@ -130,7 +130,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_count(name: str, value: Any, n_points: int) -> int:
     """An integer from 1 to the number of points."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+    if not is_integer(value):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if not 1 <= value <= n_points:
         raise ValueError(f"{name}={value} must be from 1 to the number of points, {n_points}.")

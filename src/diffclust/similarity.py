@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, identity_mask, namespace_of, sort
+from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort
 
 # How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
 # only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
@@ -184,7 +184,7 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
 
 
 def check_neighbors(n_neighbors: Any, n_points: int) -> None:
-    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, (int, np.integer)):
+    if not is_integer(n_neighbors):
         raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")
     if not 1 <= n_neighbors < n_points:
         raise ValueError(f"n_neighbors={n_neighbors} must be from 1 to the number of other points, {n_points - 1}.")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffclust.frameworks import to_numpy
+from diffclust.frameworks import is_captured, to_numpy
 from diffclust.noise import check_integer
 from diffclust.perturbed import score_weights, value_gradient
 from diffclust.problems import check_bounds, check_feasible, check_reached, clamp_clusters
@@ -45,7 +45,7 @@ def _solve(
         "must_link_first": must_link_first, "free": gap, "n_draws": n_draws, "epsilon": epsilon, "noise": noise,
         "antithetic": antithetic,
     }  # fmt: skip
-    if constrained and strict and not (on_gpu and torch.cuda.is_current_stream_capturing()):
+    if constrained and strict and not is_captured(similarity):
         check_feasible(n_clusters, labels, relation)
     if on_gpu:
         symmetric, n_clusters, counts = solver.make_ready(

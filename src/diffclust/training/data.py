@@ -10,9 +10,6 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import pairwise_distances_argmin_min
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -96,6 +93,9 @@ def lend_labels(
     free = (labels == -1).nonzero()[:, 0]
     if len(free) == 0 or bool((counts >= least).all()):
         return labels
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     rng = np.random.default_rng([seed, 2])
     takers = np.sort(rng.choice(free.numpy(), min(len(free), LENDING_ROWS), replace=False))
     known = (labels >= 0).nonzero()[:, 0]
@@ -120,6 +120,8 @@ def _with_far_rows(
     middles: NDArray[np.float32], rows: NDArray[np.float32], n: int, rng: np.random.Generator
 ) -> NDArray[np.float32]:  # fmt: skip
     """``n`` points, or fewer if there are not so many: these, and rows drawn by their squared distance from them."""
+    from sklearn.metrics import pairwise_distances_argmin_min
+
     while len(middles) < min(n, len(rows)):
         chances = pairwise_distances_argmin_min(rows, middles)[1].astype(np.float64) ** 2
         if chances.sum() == 0:

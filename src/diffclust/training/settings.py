@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from diffclust.backbones import is_image
+from diffclust.frameworks import is_integer
 
 AUGMENTATIONS = ("shift", "shift-flip", "shift-flip-cut")
 SCHEDULES = ("constant", "cosine")
@@ -146,7 +147,7 @@ OBJECT = "object of type "
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
+    return is_integer(value) and value >= 1
 
 
 def _is_real(value: Any) -> bool:

@@ -29,10 +29,6 @@ def stream_of(tensor: torch.Tensor) -> int:
     return torch._C._cuda_getCurrentRawStream(tensor.get_device()) if tensor.is_cuda else 0
 
 
-def is_capturing(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
-
-
 class Launch:
     """A kernel with the arguments that never change, launched from the second time on without Triton's look at all
     arguments, most of what a launch costs.

@@ -10,9 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
+from diffclust.frameworks import is_captured
 from diffclust.solvers.cuda.forests import add_to_counts, kept_edges, rank_of, value_of
 from diffclust.solvers.cuda.keys import ends_of
-from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, is_capturing, stream_of
+from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of
 from diffclust.solvers.cuda.noise import draw_words
 from diffclust.solvers.cuda.ready import clamp
 from diffclust.solvers.cuda.sums import mean_of_draws
@@ -113,7 +114,7 @@ def mean_in_one_launch(
         stream = stream_of(similarity)
         with device_of(similarity):
             counts, keys = 4 * similarity.numel(), 16 * means.numel() * n_draws * similarity.shape[-1]
-            own = is_capturing(similarity) or counts + keys > _KEPT
+            own = is_captured(similarity) or counts + keys > _KEPT
             prepare = _prepare if own else _prepare_once
             launch = prepare(
                 similarity.device, stream, similarity.shape, n_draws,
