@@ -164,14 +164,37 @@ def test_missing_edges_are_never_taken(rng, missing):
     check(similarity, np.array([1, 3]), relation=some_relation(rng, 2, 8), free=False)
 
 
-def test_a_group_cut_by_missing_edges_fails_its_draws_only(rng):
-    similarity = symmetric(rng, 2, 6)
-    similarity[0, 0, 1:] = similarity[0, 1:, 0] = -np.inf
-    labels = np.array([[0, 0, -1, -1, -1, -1]] * 2)
-    edges, trees, values = solve(similarity, np.array([2, 2]), labels=labels)
-    assert np.isnan(values[:, :, 0]).tolist() == [[False, True], [False, False]]
-    assert (edges[0, 1] == -1).all()
-    assert (trees[0, 1] == 0).all()
+def test_a_group_that_only_other_points_connect():
+    """Points 0 and 3 are of one class, but only 1 and 2 connect them; the second problem has the missing edge."""
+    similarity = np.full((2, 4, 4), -np.inf, np.float32)
+    for i, j, weight in ((0, 1, 3.0), (1, 2, 2.0), (2, 3, 1.0)):
+        similarity[:, i, j] = similarity[:, j, i] = weight
+    similarity[1, 0, 3] = similarity[1, 3, 0] = -5.0
+    check(similarity, np.array([1, 1]), labels=np.array([[0, -1, -1, 0]] * 2))
+    edges, _, values = solve(similarity, np.array([1, 1]), labels=np.array([[0, -1, -1, 0]] * 2))
+    assert edges[0, 1, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert values[:, 1, 0].tolist() == [12.0, 0.0]
+
+
+@pytest.mark.parametrize("missing", [0.4, 0.7, 0.9, 1.0])
+@pytest.mark.parametrize("n", [5, 9, *([33, 100, 129, 300] if ON_GPU else [])])
+def test_groups_cut_by_missing_edges(rng, n, missing):
+    """The forests of the CPU solver, which sends such groups through the greedy; the one-launch path agrees."""
+    n_problems, k = 4, 3
+    similarity, labels = symmetric(rng, n_problems, n), some_labels(rng, n_problems, n)
+    gone = np.triu(rng.random(similarity.shape) < missing, 1)
+    similarity[gone | gone.swapaxes(1, 2)] = -np.inf
+    options = {"labels": labels, "epsilon": 0.3, "n_draws": 10 if ON_GPU else 1}
+    check(similarity, np.full(n_problems, k), **options)
+    if n <= cuda.SMALL:
+        given, groups = on_device(similarity), on_device(labels)
+        draws = {"seed": 3, "first_draw": 0, "n_draws": options["n_draws"], "epsilon": 0.3}
+        clusters = cuda.make_ready(given, torch.full((n_problems,), k, device=DEVICE), groups)[1]
+        forests = cuda.solve(given, clusters, labels=groups, **draws)
+        means, adjacency = cuda.mean_in_one_launch(given, k, groups, **draws)
+        np.testing.assert_array_equal(means.cpu(), cuda.mean_values(forests.values).cpu())
+        expected = cuda.adjacency_counts(forests.edges, n).cpu() / np.float32(draws["n_draws"])
+        np.testing.assert_array_equal(adjacency.cpu(), expected)
 
 
 @pytest.mark.parametrize("must_link_first", [True, False])

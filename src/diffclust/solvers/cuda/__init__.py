@@ -86,8 +86,7 @@ def solve(
         counts: (problems, n, n) int32 zeros, to which the edges are added as in :func:`adjacency_counts`.
         num_warps: of the main kernel, for measurements; see :func:`warps_for`.
 
-    A draw with a NaN gets a NaN value, no edges and labels 0; so does, with labels and must-links first, a draw in
-    which missing edges (-inf) cut a labelled group into pieces.
+    A draw with a NaN gets a NaN value, no edges and labels 0.
     """
     n_problems, n = _check_similarity(similarity)
     definition.check_kind(noise)
@@ -119,7 +118,7 @@ def solve(
             prim[(items,)](
                 similarity, n_clusters, points, seed, first_draw, float(epsilon), n, n_draws, in_main_kernel, n_solves,
                 similarity if counts is None else counts, *forests, *_scratch(similarity, items, n, with_labels),
-                JUMPS=(n - 1).bit_length(), COUNTS=counts is not None and not general,
+                COUNTS=counts is not None and not general,
                 LABELS=labels is not None and not general, WARPS=warps, **draws, **launch(warps),
             )  # fmt: skip
         if general:
@@ -148,7 +147,7 @@ def _check_similarity(similarity: torch.Tensor) -> tuple[int, int]:
 
 
 def _scratch(like: torch.Tensor, items: int, n: int, with_labels: bool) -> tuple[torch.Tensor, ...]:
-    """For each program the keys of its tree, and two arrays to number the trees with."""
-    keys = like.new_empty((items, n), dtype=torch.int64)
+    """For each program the keys of its tree and room for its blocks, and two arrays to number the trees with."""
+    keys = like.new_empty((items, 2 * n), dtype=torch.int64)
     numbering = like.new_empty((2, items if with_labels else 0, n), dtype=torch.int32)
     return keys, numbering[0], numbering[1]

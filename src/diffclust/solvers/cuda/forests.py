@@ -65,19 +65,25 @@ def number_trees(labels, smallest, numbers, root, failed, n):
 
 @triton.jit
 def kept_edges(key, rank, n, k):
-    """(which tree edges the forest keeps, whether the draw failed).
+    """Which tree edges the forest keeps, whether the draw has a NaN, and whether missing edges cut a labelled group.
 
-    All of tier 2, none of tier 1, and the strongest of tier 0 up to n - k in all; never an edge of weight -inf. A draw
-    fails where a NaN was met, which always gets into the tree, or where missing edges cut a labelled group.
+    Kept are all of tier 2, none of tier 1, and the strongest of tier 0 up to n - k in all; never an edge of weight
+    -inf. A NaN always gets into the tree, so it is found there.
     """
     exists = key >= 0
     tier = (key >> TIER_SHIFT).to(tl.int32)
     weight = weight_of(key)
     missing = weight == float("-inf")
     in_tier_1 = tl.sum((exists & (tier == 1)).to(tl.int32), axis=0)
-    wrong = exists & ((weight != weight) | (missing & (tier == 2)))
-    failed = tl.max(wrong.to(tl.int32), axis=0) > 0
+    failed = tl.max((exists & (weight != weight)).to(tl.int32), axis=0) > 0
+    is_cut = tl.max((exists & missing & (tier == 2)).to(tl.int32), axis=0) > 0
     # Tier 0 starts after tiers 2 and 1, and as many as tier 2 leaves of n - k may stay: tier 2 counts on both sides.
     strong = (tier == 0) & (rank - in_tier_1 < n - k)
     kept = exists & ((tier == 2) | strong) & (missing == 0)
-    return tl.where(failed, False, kept), failed
+    return tl.where(failed, False, kept), failed, is_cut
+
+
+@triton.jit
+def kept_in_blocks(key, failed):
+    """Which tree edges the forest keeps where tiers 1 and 2 are the edges that exist inside a block."""
+    return tl.where(failed, False, (key >= 0) & ((key >> TIER_SHIFT) > 0))

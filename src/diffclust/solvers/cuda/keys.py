@@ -49,6 +49,14 @@ def with_tier(key, label_u, label_v):
 
 
 @triton.jit
+def with_block_tier(key, label_u, label_v, block_u, block_v):
+    """The key in tier 2 where the labels are the same, in tier 1 where only the blocks are, in tier 0 if missing."""
+    exists = (block_v == block_u) & (weight_of(key) != float("-inf"))
+    tier = tl.where(exists, tl.where((label_v == label_u) & (label_u >= 0), 2, 1), 0)
+    return key | (tier.to(tl.int64) << TIER_SHIFT)
+
+
+@triton.jit
 def updated(key, candidate, is_u):
     candidate |= tl.where(is_u, IN_TREE, 0)
     return tl.maximum(key.to(tl.uint64, bitcast=True), candidate.to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)

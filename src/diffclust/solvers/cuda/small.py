@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 
 from diffclust.frameworks import is_captured
-from diffclust.solvers.cuda.forests import add_to_counts, kept_edges, rank_of, value_of
+from diffclust.solvers.cuda.forests import add_to_counts, value_of
 from diffclust.solvers.cuda.keys import ends_of
 from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of
 from diffclust.solvers.cuda.noise import draw_words
 from diffclust.solvers.cuda.ready import clamp
 from diffclust.solvers.cuda.sums import mean_of_draws
-from diffclust.solvers.cuda.trees import grow_tree, warps_for
+from diffclust.solvers.cuda.trees import grow_forest, warps_for
 
 SMALL = 128  # points up to which everything goes into one launch
 _KEPT = 1 << 24  # bytes up to which a workspace is kept for the next call
@@ -41,22 +41,19 @@ def _prim_and_mean(
     solve = (item // n_draws) % n_solves
     problem = (item // n_draws // n_solves).to(tl.int64)
     point_labels += problem * n
-    keys += item.to(tl.int64) * n
+    keys += item.to(tl.int64) * 2 * n
     values += problem * n_solves * n_draws
     k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-    grow_tree(
-        similarity + problem * n * n, point_labels, solve == 1, keys, n, sign * epsilon, k0, k1, draw_low, draw_high,
-        False, LABELS, HALF, NOISY, GUMBEL, WARPS,
-    )  # fmt: skip
     if n_clusters.dtype.is_ptr():
         k = tl.load(n_clusters + problem)
     else:
         k = n_clusters
     if LABELS:
         k = clamp(k, point_labels, n, 2 * HALF)
-    index = tl.arange(0, 2 * HALF)
-    key = tl.load(keys + index, mask=index < n - 1, other=-1)
-    kept, failed = kept_edges(key, rank_of(keys, n - 1, key), n, k.to(tl.int32))
+    key, _, kept, failed = grow_forest(
+        similarity + problem * n * n, point_labels, solve == 1, keys, n, k.to(tl.int32), sign * epsilon,
+        k0, k1, draw_low, draw_high, False, LABELS, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
     tl.store(values + solve * n_draws + draw, value_of(key, kept, failed))
     if COUNTS:
         i, j, _ = ends_of(key)
@@ -113,7 +110,7 @@ def mean_in_one_launch(
     if means.numel():
         stream = stream_of(similarity)
         with device_of(similarity):
-            counts, keys = 4 * similarity.numel(), 16 * means.numel() * n_draws * similarity.shape[-1]
+            counts, keys = 4 * similarity.numel(), 32 * means.numel() * n_draws * similarity.shape[-1]
             own = is_captured(similarity) or counts + keys > _KEPT
             prepare = _prepare if own else _prepare_once
             launch = prepare(
@@ -146,7 +143,7 @@ def _prepare(
     start = -(-n_problems // 4) * 4  # kernels expect pointers to multiples of 16 bytes
     zeros = torch.zeros(start + n_problems * n * n, dtype=torch.int32, device=device)
     values = torch.empty(items, dtype=torch.float32, device=device)
-    keys = torch.empty(items * n, dtype=torch.int64, device=device)
+    keys = torch.empty(items * 2 * n, dtype=torch.int64, device=device)
     half, warps = triton.next_power_of_2((n + 1) // 2), warps_for(n)
     return Launch(_prim_and_mean, items, warps, (zeros, zeros[start:], values, keys), (n, n_draws, half, *kind, warps))
 

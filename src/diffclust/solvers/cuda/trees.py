@@ -5,13 +5,31 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.forests import add_to_counts, kept_edges, number_trees, rank_of, value_of, write_edges
-from diffclust.solvers.cuda.keys import IN_TREE, WITHOUT_TIER, ends_of, key_of, largest_key, updated, with_tier
+from diffclust.solvers.cuda.forests import (
+    add_to_counts,
+    kept_edges,
+    kept_in_blocks,
+    number_trees,
+    rank_of,
+    value_of,
+    write_edges,
+)
+from diffclust.solvers.cuda.keys import (
+    IN_TREE,
+    TIER_SHIFT,
+    WITHOUT_TIER,
+    ends_of,
+    key_of,
+    largest_key,
+    updated,
+    with_block_tier,
+    with_tier,
+)
 from diffclust.solvers.cuda.noise import draw_words, weight_row
 
 
 @triton.jit
-def _find_roots(parents, key, kept, n, BLOCK: tl.constexpr, JUMPS: tl.constexpr):
+def _find_roots(parents, key, kept, n, BLOCK: tl.constexpr):
     """The root of each vertex where the new vertex of each kept edge hangs on the other one: pointer jumping."""
     index = tl.arange(0, BLOCK)
     i, j, new_is_j = ends_of(key)
@@ -20,21 +38,26 @@ def _find_roots(parents, key, kept, n, BLOCK: tl.constexpr, JUMPS: tl.constexpr)
     tl.store(parents, 0)  # where Prim started
     tl.debug_barrier()
     root = tl.load(parents + index, mask=index < n, other=0)
-    for _ in range(JUMPS):
+    reach = 1
+    while reach < n:
         root = tl.load(parents + root, mask=index < n, other=0)
         tl.debug_barrier()
         tl.store(parents + index, root, mask=index < n)
         tl.debug_barrier()
+        reach *= 2
     return root
 
 
 @triton.jit
 def grow_tree(
     similarity, point_labels, constrained, keys, n, scale, k0, k1, draw_low, draw_high,
-    SYMMETRIC: tl.constexpr, LABELS: tl.constexpr, HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
-    WARPS: tl.constexpr,
+    SYMMETRIC: tl.constexpr, LABELS: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, NOISY: tl.constexpr,
+    GUMBEL: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """Prim from vertex 0: the keys of the maximum spanning tree, in the order in which it grew."""
+    """Prim from vertex 0: the keys of the maximum spanning tree, in the order in which it grew.
+
+    With ``BLOCKS``, ``keys[n + v]`` is the block of vertex v, and tiers are those of blocks.
+    """
     column = tl.arange(0, HALF)
     even, odd = 2 * column, 2 * column + 1
     key_even = tl.where(even < n, 0, IN_TREE).to(tl.int64)
@@ -42,6 +65,9 @@ def grow_tree(
     if LABELS:
         label_even = tl.load(point_labels + even, mask=even < n, other=-1)
         label_odd = tl.load(point_labels + odd, mask=odd < n, other=-1)
+    if BLOCKS:
+        block_even = tl.load(keys + n + even, mask=even < n, other=-1)
+        block_odd = tl.load(keys + n + odd, mask=odd < n, other=-1)
 
     u = 0
     for step in range(n - 1):
@@ -51,7 +77,11 @@ def grow_tree(
         new_even, new_odd = key_of(weight_even, u, even), key_of(weight_odd, u, odd)
         if LABELS:
             label_u = tl.load(point_labels + u)
-            if constrained & (label_u >= 0):
+            if BLOCKS:
+                block_u = tl.load(keys + n + u)
+                new_even = with_block_tier(new_even, label_u, label_even, block_u, block_even)
+                new_odd = with_block_tier(new_odd, label_u, label_odd, block_u, block_odd)
+            elif constrained & (label_u >= 0):
                 new_even = with_tier(new_even, label_u, label_even)
                 new_odd = with_tier(new_odd, label_u, label_odd)
         key_even = updated(key_even, new_even, even == u)
@@ -63,11 +93,44 @@ def grow_tree(
     tl.debug_barrier()
 
 
+@triton.jit
+def grow_forest(
+    similarity, point_labels, constrained, keys, n, k, scale, k0, k1, draw_low, draw_high,
+    SYMMETRIC: tl.constexpr, LABELS: tl.constexpr, HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
+    WARPS: tl.constexpr,
+):  # fmt: skip
+    """One draw: the keys of its tree, their ranks, which of them the k-forest keeps, and whether there was a NaN.
+
+    Where missing edges (-inf) cut a labelled group into pieces, the tree holds such edges, and it shows which blocks
+    the greedy would make if they existed: trees that must become one count as one. The edges that do exist are then
+    those of a second tree, which prefers edges inside a group, then inside a block. Ranks are those of the first tree.
+    """
+    grow_tree(
+        similarity, point_labels, constrained, keys, n, scale, k0, k1, draw_low, draw_high,
+        SYMMETRIC, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
+    index = tl.arange(0, 2 * HALF)
+    key = tl.load(keys + index, mask=index < n - 1, other=-1)
+    rank = rank_of(keys, n - 1, key)
+    kept, failed, is_cut = kept_edges(key, rank, n, k)
+    if LABELS:  # noqa: SIM102 - known when compiled, the next one when run
+        if is_cut:
+            joined = kept | ((key >= 0) & ((key >> TIER_SHIFT) == 2))
+            _find_roots(keys + n, key, joined, n, 2 * HALF)
+            grow_tree(
+                similarity, point_labels, constrained, keys, n, scale, k0, k1, draw_low, draw_high,
+                SYMMETRIC, LABELS, True, HALF, NOISY, GUMBEL, WARPS,
+            )  # fmt: skip
+            key = tl.load(keys + index, mask=index < n - 1, other=-1)
+            kept = kept_in_blocks(key, failed)
+    return key, rank, kept, failed
+
+
 @triton.jit(do_not_specialize=["seed", "first_draw"])
 def prim(
     similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, n_solves, n_solves_out,
     counts, edges_out, labels_out, values_out, keys, smallest, numbers,
-    HALF: tl.constexpr, JUMPS: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
+    HALF: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
     ANTITHETIC: tl.constexpr, LABELS: tl.constexpr, WITH_LABELS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """One draw of one solve of one problem. With ``LABELS`` the last solve is the constrained one."""
@@ -76,17 +139,14 @@ def prim(
     solve = (item // n_draws) % n_solves
     problem = (item // n_draws // n_solves).to(tl.int64)
     out = (problem * n_solves_out + solve) * n_draws + draw
-    keys += item.to(tl.int64) * n
+    keys += item.to(tl.int64) * 2 * n
     k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-    grow_tree(
-        similarity + problem * n * n, point_labels + problem * n, solve == n_solves - 1, keys, n, sign * epsilon,
-        k0, k1, draw_low, draw_high, True, LABELS, HALF, NOISY, GUMBEL, WARPS,
+    key, position, kept, failed = grow_forest(
+        similarity + problem * n * n, point_labels + problem * n, solve == n_solves - 1, keys, n,
+        tl.load(n_clusters + problem).to(tl.int32), sign * epsilon, k0, k1, draw_low, draw_high, True, LABELS, HALF,
+        NOISY, GUMBEL, WARPS,
     )  # fmt: skip
-
     index = tl.arange(0, 2 * HALF)
-    key = tl.load(keys + index, mask=index < n - 1, other=-1)
-    position = rank_of(keys, n - 1, key)
-    kept, failed = kept_edges(key, position, n, tl.load(n_clusters + problem).to(tl.int32))
     if LABELS:  # noqa: SIM102 - known when compiled, the next one when run
         if solve == n_solves - 1:  # the order of the edges is by weight, whatever their tier
             plain = tl.where(kept, key & WITHOUT_TIER, -1)
@@ -102,7 +162,7 @@ def prim(
         add_to_counts(counts + problem * n * n, tl.where(kept, i, -1), j, solve, n)
     if WITH_LABELS:
         labels_out += out * n
-        root = _find_roots(labels_out, key, kept, n, 2 * HALF, JUMPS)
+        root = _find_roots(labels_out, key, kept, n, 2 * HALF)
         number_trees(labels_out, smallest + item.to(tl.int64) * n, numbers + item.to(tl.int64) * n, root, failed, n)
 
 
