@@ -118,7 +118,7 @@ def solve(
             prim[(items,)](
                 similarity, n_clusters, points, seed, first_draw, float(epsilon), n, n_draws, in_main_kernel, n_solves,
                 similarity if counts is None else counts, *forests, *_scratch(similarity, items, n, with_labels),
-                COUNTS=counts is not None and not general,
+                JUMPS=(n - 1).bit_length(), COUNTS=counts is not None and not general,
                 LABELS=labels is not None and not general, WARPS=warps, **draws, **launch(warps),
             )  # fmt: skip
         if general:

@@ -81,9 +81,3 @@ def kept_edges(key, rank, n, k):
     strong = (tier == 0) & (rank - in_tier_1 < n - k)
     kept = exists & ((tier == 2) | strong) & (missing == 0)
     return tl.where(failed, False, kept), failed, is_cut
-
-
-@triton.jit
-def kept_in_blocks(key, failed):
-    """Which tree edges the forest keeps where tiers 1 and 2 are the edges that exist inside a block."""
-    return tl.where(failed, False, (key >= 0) & ((key >> TIER_SHIFT) > 0))

@@ -17,7 +17,7 @@ from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, devic
 from diffclust.solvers.cuda.noise import draw_words
 from diffclust.solvers.cuda.ready import clamp
 from diffclust.solvers.cuda.sums import mean_of_draws
-from diffclust.solvers.cuda.trees import grow_forest, warps_for
+from diffclust.solvers.cuda.trees import forest_of_tree, grow_tree, warps_for
 
 SMALL = 128  # points up to which everything goes into one launch
 _KEPT = 1 << 24  # bytes up to which a workspace is kept for the next call
@@ -40,19 +40,24 @@ def _prim_and_mean(
     draw = item % n_draws
     solve = (item // n_draws) % n_solves
     problem = (item // n_draws // n_solves).to(tl.int64)
+    similarity += problem * n * n
     point_labels += problem * n
     keys += item.to(tl.int64) * 2 * n
     values += problem * n_solves * n_draws
     k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
+    grow_tree(
+        similarity, point_labels, solve == 1, keys, n, sign * epsilon, k0, k1, draw_low, draw_high,
+        False, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
     if n_clusters.dtype.is_ptr():
         k = tl.load(n_clusters + problem)
     else:
         k = n_clusters
     if LABELS:
         k = clamp(k, point_labels, n, 2 * HALF)
-    key, _, kept, failed = grow_forest(
-        similarity + problem * n * n, point_labels, solve == 1, keys, n, k.to(tl.int32), sign * epsilon,
-        k0, k1, draw_low, draw_high, False, LABELS, HALF, NOISY, GUMBEL, WARPS,
+    key, _, kept, failed = forest_of_tree(
+        similarity, point_labels, keys, n, k.to(tl.int32), sign * epsilon, k0, k1, draw_low, draw_high,
+        False, LABELS, HALF, NOISY, GUMBEL, WARPS,
     )  # fmt: skip
     tl.store(values + solve * n_draws + draw, value_of(key, kept, failed))
     if COUNTS:

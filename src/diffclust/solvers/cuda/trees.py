@@ -8,7 +8,6 @@ import triton.language as tl
 from diffclust.solvers.cuda.forests import (
     add_to_counts,
     kept_edges,
-    kept_in_blocks,
     number_trees,
     rank_of,
     value_of,
@@ -27,9 +26,11 @@ from diffclust.solvers.cuda.keys import (
 )
 from diffclust.solvers.cuda.noise import draw_words, weight_row
 
+LARGEST_JUMPS = tl.constexpr(14)  # an index has 14 bits: 2 ** 14 points are reached
+
 
 @triton.jit
-def _find_roots(parents, key, kept, n, BLOCK: tl.constexpr):
+def _find_roots(parents, key, kept, n, BLOCK: tl.constexpr, JUMPS: tl.constexpr):
     """The root of each vertex where the new vertex of each kept edge hangs on the other one: pointer jumping."""
     index = tl.arange(0, BLOCK)
     i, j, new_is_j = ends_of(key)
@@ -38,13 +39,11 @@ def _find_roots(parents, key, kept, n, BLOCK: tl.constexpr):
     tl.store(parents, 0)  # where Prim started
     tl.debug_barrier()
     root = tl.load(parents + index, mask=index < n, other=0)
-    reach = 1
-    while reach < n:
+    for _ in range(JUMPS):
         root = tl.load(parents + root, mask=index < n, other=0)
         tl.debug_barrier()
         tl.store(parents + index, root, mask=index < n)
         tl.debug_barrier()
-        reach *= 2
     return root
 
 
@@ -93,36 +92,51 @@ def grow_tree(
     tl.debug_barrier()
 
 
+@triton.jit(noinline=True)
+def _grow_in_blocks(
+    similarity, point_labels, keys, n, k, scale, k0, k1, draw_low, draw_high,
+    SYMMETRIC: tl.constexpr, HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """Replace a tree in which missing edges (-inf) connect the pieces of a labelled group; tier 0 is to be left out.
+
+    The tree shows which blocks the greedy makes: pieces that must become one cluster count as one from the start. The
+    edges that exist are those of a second tree, which prefers edges inside a group, then those inside a block.
+
+    Not inlined: hardly a draw comes here, and all others would be slower for the registers that this takes.
+    """
+    index = tl.arange(0, 2 * HALF)
+    key = tl.load(keys + index, mask=index < n - 1, other=-1)
+    kept, _, _ = kept_edges(key, rank_of(keys, n - 1, key), n, k)
+    joined = kept | ((key >= 0) & ((key >> TIER_SHIFT) == 2))
+    _find_roots(keys + n, key, joined, n, 2 * HALF, LARGEST_JUMPS)
+    grow_tree(
+        similarity, point_labels, True, keys, n, scale, k0, k1, draw_low, draw_high,
+        SYMMETRIC, True, True, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
+
+
 @triton.jit
-def grow_forest(
-    similarity, point_labels, constrained, keys, n, k, scale, k0, k1, draw_low, draw_high,
+def forest_of_tree(
+    similarity, point_labels, keys, n, k, scale, k0, k1, draw_low, draw_high,
     SYMMETRIC: tl.constexpr, LABELS: tl.constexpr, HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
     WARPS: tl.constexpr,
 ):  # fmt: skip
-    """One draw: the keys of its tree, their ranks, which of them the k-forest keeps, and whether there was a NaN.
+    """The keys of a tree that :func:`grow_tree` has grown, which of them its k-forest keeps, whether there was a NaN.
 
-    Where missing edges (-inf) cut a labelled group into pieces, the tree holds such edges, and it shows which blocks
-    the greedy would make if they existed: trees that must become one count as one. The edges that do exist are then
-    those of a second tree, which prefers edges inside a group, then inside a block. Ranks are those of the first tree.
+    Also the ranks of the keys; of a constrained solve these are not the order of its edges, which have tiers.
     """
-    grow_tree(
-        similarity, point_labels, constrained, keys, n, scale, k0, k1, draw_low, draw_high,
-        SYMMETRIC, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
-    )  # fmt: skip
     index = tl.arange(0, 2 * HALF)
     key = tl.load(keys + index, mask=index < n - 1, other=-1)
     rank = rank_of(keys, n - 1, key)
     kept, failed, is_cut = kept_edges(key, rank, n, k)
-    if LABELS:  # noqa: SIM102 - known when compiled, the next one when run
+    if LABELS and HALF > 1:  # noqa: SIM102 - known when compiled, the next one when run. Two points have no detour.
         if is_cut:
-            joined = kept | ((key >= 0) & ((key >> TIER_SHIFT) == 2))
-            _find_roots(keys + n, key, joined, n, 2 * HALF)
-            grow_tree(
-                similarity, point_labels, constrained, keys, n, scale, k0, k1, draw_low, draw_high,
-                SYMMETRIC, LABELS, True, HALF, NOISY, GUMBEL, WARPS,
+            _grow_in_blocks(
+                similarity, point_labels, keys, n, k, scale, k0, k1, draw_low, draw_high,
+                SYMMETRIC, HALF, NOISY, GUMBEL, WARPS,
             )  # fmt: skip
             key = tl.load(keys + index, mask=index < n - 1, other=-1)
-            kept = kept_in_blocks(key, failed)
+            kept = tl.where(failed, False, (key >> TIER_SHIFT) > 0)
     return key, rank, kept, failed
 
 
@@ -130,7 +144,7 @@ def grow_forest(
 def prim(
     similarity, n_clusters, point_labels, seed, first_draw, epsilon, n, n_draws, n_solves, n_solves_out,
     counts, edges_out, labels_out, values_out, keys, smallest, numbers,
-    HALF: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
+    HALF: tl.constexpr, JUMPS: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
     ANTITHETIC: tl.constexpr, LABELS: tl.constexpr, WITH_LABELS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """One draw of one solve of one problem. With ``LABELS`` the last solve is the constrained one."""
@@ -141,10 +155,15 @@ def prim(
     out = (problem * n_solves_out + solve) * n_draws + draw
     keys += item.to(tl.int64) * 2 * n
     k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-    key, position, kept, failed = grow_forest(
-        similarity + problem * n * n, point_labels + problem * n, solve == n_solves - 1, keys, n,
-        tl.load(n_clusters + problem).to(tl.int32), sign * epsilon, k0, k1, draw_low, draw_high, True, LABELS, HALF,
-        NOISY, GUMBEL, WARPS,
+    similarity += problem * n * n
+    point_labels += problem * n
+    grow_tree(
+        similarity, point_labels, solve == n_solves - 1, keys, n, sign * epsilon, k0, k1, draw_low, draw_high,
+        True, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
+    )  # fmt: skip
+    key, position, kept, failed = forest_of_tree(
+        similarity, point_labels, keys, n, tl.load(n_clusters + problem).to(tl.int32), sign * epsilon,
+        k0, k1, draw_low, draw_high, True, LABELS, HALF, NOISY, GUMBEL, WARPS,
     )  # fmt: skip
     index = tl.arange(0, 2 * HALF)
     if LABELS:  # noqa: SIM102 - known when compiled, the next one when run
@@ -162,7 +181,7 @@ def prim(
         add_to_counts(counts + problem * n * n, tl.where(kept, i, -1), j, solve, n)
     if WITH_LABELS:
         labels_out += out * n
-        root = _find_roots(labels_out, key, kept, n, 2 * HALF)
+        root = _find_roots(labels_out, key, kept, n, 2 * HALF, JUMPS)
         number_trees(labels_out, smallest + item.to(tl.int64) * n, numbers + item.to(tl.int64) * n, root, failed, n)
 
 
