@@ -198,7 +198,7 @@ class ImageRecipe(Recipe):
             grid_figure(rows, folder / "grid.png", with_ari=True, title=self.images)
         curves_figure({cell.name: result["loss"] for cell, result in found.items()}, folder / "loss.png")
         cell = max(found, key=lambda each: (each.method == "forest", each.withheld == 3, each.n_labels, -each.seed))
-        module = load(_file(folder, cell, "ckpt"))
+        module = load(_file(folder, cell, "ckpt"), self.network)
         x, y = (each[:3000] for each in parts.test)
         tsne_figure(embed(module, x), y, range(cell.withheld), folder / "tsne.png")
 

@@ -23,6 +23,7 @@ import diffclust as dc  # noqa: E402
 from diffclust import cli, report, runs, tables, training  # noqa: E402
 from diffclust.__main__ import main  # noqa: E402
 from diffclust.files import write_whole  # noqa: E402
+from diffclust.folders import write_manifest  # noqa: E402
 
 N = 24
 LABELS = ["--labels", "y.npy"]
@@ -94,7 +95,7 @@ def test_usage_errors_exit_with_2():
     assert not Path("diffclust-run").exists()
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "foo", "2.5", "²", ""])
+@pytest.mark.parametrize("value", ["0", "-1", "foo", "2.5", "²", "", "9" * 5000])
 def test_clusters_is_a_number_or_auto(value):
     result = call("fit", "x.npy", "--labels", "y.npy", f"--clusters={value}")
     assert result.exit_code == 2
@@ -243,6 +244,7 @@ def test_cluster_takes_the_columns_of_the_run():
         assert message in sentence(call("cluster", "run", "new.csv"))
     del settings["columns"]  # a run of before there were any
     Path("run/settings.json").write_text(json.dumps(settings))
+    write_manifest(Path("run"))
     assert call("cluster", "run", "t.csv", "--labels", "kind").stdout == places
 
 
@@ -253,14 +255,59 @@ def test_mistakes_of_cluster(finished):
     assert "rows of shape (4,), got (9,)" in sentence(call("cluster", "run", "wide.npy"))
     assert "gone does not exist" in sentence(call("cluster", "gone", "x.npy"))
     assert "gone.npy does not exist" in sentence(call("cluster", "run", "gone.npy"))
-    assert "not of a finished run" in sentence(call("cluster", "folder", "x.npy"))
-    assert "not of a finished run" in sentence(call("cluster", "other.ckpt", "x.npy"))
+    assert "not the folder of a finished run" in sentence(call("cluster", "folder", "x.npy"))
+    assert "not the folder of a finished run" in sentence(call("cluster", "other.ckpt", "x.npy"))
     assert "is not the checkpoint of the run" in sentence(call("cluster", "run/metrics.json", "x.npy"))
     assert "folder/no/such.csv" in sentence(call("cluster", "run", "x.npy", "--out", "folder/no/such.csv"))
     assert "Cannot read or write folder" in sentence(call("cluster", "run", "x.npy", "--out", "folder"))
     last = Path("run/last.ckpt")
     last.write_bytes(last.read_bytes()[:1000])
-    assert "last.ckpt is not a checkpoint, or is damaged" in sentence(call("cluster", "run", "x.npy"))
+    assert "last.ckpt has 1000 bytes, not the" in sentence(call("cluster", "run", "x.npy"))
+
+
+def test_a_backbone_of_ones_own_is_named_again(tmp_path, monkeypatch):
+    Path("tests_own.py").write_text("import torch\n\n\ndef network(shape):\n    return torch.nn.Linear(*shape, 5)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ["--backbone", "tests_own:network"]
+    assert call("fit", "x.npy", *LABELS, *FAST, "--out", "run", *own).exit_code == 0
+    assert "name it again, backbone='tests_own:network' (--backbone on" in sentence(call("cluster", "run", "x.npy"))
+    assert "is 'tests_own:network', not 'linear'" in sentence(call("cluster", "run", "x.npy", "--backbone", "linear"))
+    assert call("cluster", "run", "x.npy", *own).exit_code == 0
+    assert call("fit", "x.npy", *LABELS, *FAST, "--out", "run", *own, "--resume").exit_code == 0
+    again = sentence(call("fit", "x.npy", *LABELS, *FAST, "--out", "run", "--resume"))
+    assert "backbone='tests_own:network', now it is 'linear'" in again
+
+
+def test_names_are_no_formulas():
+    Path("y.txt").write_text("".join(f"{'=-@'[c]}1+1\n" if i < 12 else "\n" for i, c in enumerate(TRUTH)))
+    assert fit("x.npy", "--labels", "y.txt").exit_code == 0
+    placed = call("cluster", "diffclust-run", "x.npy").stdout
+    for text in (placed, Path("diffclust-run/clusters.csv").read_text()):
+        assert ",'=1+1," in text
+        assert ",=1+1" not in text
+    assert sorted(dc.load_run("diffclust-run").names) == ["-1+1", "=1+1", "@1+1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["fit x.npy --labels y.npy --out ", "fit ", "fit x.npy --must-link ", "cluster run ", "cluster run x.npy --out "],
+)
+def test_an_empty_name_is_not_the_current_folder(arguments):
+    before = sorted(Path().iterdir())
+    for empty in ("", " "):
+        result = call(*arguments.strip().split(), empty)
+        assert result.exit_code == 2
+        assert "must name a file or a folder" in re.sub(r"[\s│]+", " ", result.output)
+    assert sorted(Path().iterdir()) == before
+
+
+def test_seeds():
+    result = fit("x.npy", *LABELS, "--seed", 2**32)
+    assert result.exit_code == 0, result.output
+    assert "seed must be an integer from 0 to 2**64 - 1" in sentence(
+        fit("x.npy", *LABELS, "--seed", 2**64, "--out", "b")
+    )
+    assert not Path("b").exists()
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes
@@ -411,7 +458,7 @@ def assert_whole_files(folder):
         elif path.suffix == ".html":
             assert path.read_text("utf-8").rstrip().endswith("</html>")
         else:
-            assert path.name == "log" or path.name.endswith(".tmp")
+            assert path.name in ("log", ".lock") or path.name.endswith(".tmp")
 
 
 def assert_same_result(folder, other):
@@ -444,7 +491,7 @@ def test_killed_at_any_moment_and_resumed_is_the_run_that_was_not(uninterrupted)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert_whole_files(run)
-    assert not list(run.glob(".*.tmp"))
+    assert not list(run.glob(".*"))
     assert_same_result(run, uninterrupted)
 
 

@@ -1,9 +1,12 @@
 """Runs in Python: what a folder holds, loading it back, resuming it, and what happens when writing fails."""
 
+import csv
 import dataclasses
 import errno
 import json
 import os
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -12,9 +15,10 @@ pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
 
 import diffclust as dc  # noqa: E402
-from diffclust import files, report, runs, training  # noqa: E402
+from diffclust import files, folders, report, runs, training  # noqa: E402
 from diffclust.files import write_whole  # noqa: E402
-from diffclust.runs import FILES, Knowledge, fit_run, load_run, name_clusters  # noqa: E402
+from diffclust.folders import FILES, MANIFEST, write_manifest  # noqa: E402
+from diffclust.runs import Knowledge, fit_run, load_run, name_clusters  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 
 N = 24
@@ -63,7 +67,7 @@ def contents(folder):
 def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
     fitted = fit(tmp_path / "run", holdout=0.25)
     run = dc.load_run(tmp_path / "run")
-    assert {path.name for path in run.folder.iterdir()} == {*FILES, "log", "report.html"}
+    assert {path.name for path in run.folder.iterdir()} == {*FILES, MANIFEST, "log", "report.html"}
     np.testing.assert_array_equal(run.clusters, np.arange(N) % 3)
     assert run.names == ["cat", "dog", "eel"]
     assert run.embeddings.shape == (N, 16)
@@ -92,7 +96,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
 def test_an_unfinished_run_says_what_is_missing(name, tmp_path):
     for other in FILES[: FILES.index(name)]:
         (tmp_path / other).touch()
-    with pytest.raises(ValueError, match=f"not of a finished run: .*{name} is missing"):
+    with pytest.raises(ValueError, match=f"not the folder of a finished run: .*{name} is missing"):
         load_run(tmp_path)
 
 
@@ -108,8 +112,10 @@ def test_a_damaged_checkpoint_is_named(keep, tmp_path):
     last = tmp_path / "run" / training.LAST
     whole = last.read_bytes()
     last.write_bytes(whole[: int(keep * len(whole))])
-    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged"):
+    with pytest.raises(ValueError, match=rf"last\.ckpt has \d+ bytes, not the {len(whole)} of manifest\.json"):
         load_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged"):
+        training.load(last)
     with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint, or is damaged"):
         fit(tmp_path / "run", resume=True)
 
@@ -118,6 +124,133 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     torch.save({"weights": torch.zeros(3)}, tmp_path / "other.ckpt")
     with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint of diffclust"):
         training.load(tmp_path / "other.ckpt")
+
+
+# --------------------------------------------------------------------------------------- code that a folder names
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch):
+    """A module that can be imported, and notes that it was."""
+    (tmp_path / "tests_trap.py").write_text(
+        "import pathlib\nimport torch\n"
+        f"pathlib.Path({str(tmp_path / 'sprung')!r}).touch()\n\n\n"
+        "def network(shape):\n    return torch.nn.Linear(*shape, 16)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tests_trap", raising=False)
+    yield tmp_path / "sprung"
+    sys.modules.pop("tests_trap", None)
+
+
+def rewrite_checkpoint(path, change):
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+
+
+def name_backbone(folder, name):
+    """What a stranger may write: the folder names code, and its manifest is valid."""
+    rewrite_checkpoint(folder / training.LAST, lambda s: s["hyper_parameters"]["config"].update(backbone=name))
+    settings = json.loads((folder / "settings.json").read_text())
+    settings["config"]["backbone"] = name
+    (folder / "settings.json").write_text(json.dumps(settings))
+    write_manifest(folder)
+
+
+def test_a_folder_cannot_name_code_to_run(tmp_path, trap):
+    fit(tmp_path / "run")
+    name_backbone(tmp_path / "run", "tests_trap:network")
+    for load in (load_run, lambda folder: training.load(folder / training.LAST)):
+        with pytest.raises(ValueError, match=r"name it again, backbone='tests_trap:network' \(--backbone"):
+            load(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"is 'tests_trap:network', not 'linear'"):
+        load_run(tmp_path / "run", backbone="linear")
+    with pytest.raises(ValueError, match=r"backbone='tests_trap:network', now it is 'linear'"):
+        fit(tmp_path / "run", resume=True)
+    assert not trap.exists()
+    with pytest.raises(ValueError, match=r"of another backbone: .* \(backbone\.1\.bias\)"):
+        load_run(tmp_path / "run", backbone="tests_trap:network")
+    assert trap.exists()
+
+
+def test_a_resumed_run_imports_what_the_user_names_only(tmp_path, trap):
+    """The settings agree with the user, the checkpoint names something else."""
+    fit(tmp_path / "run")
+    last = tmp_path / "run" / training.LAST
+    rewrite_checkpoint(last, lambda s: s["hyper_parameters"]["config"].update(backbone="tests_trap:network"))
+    with pytest.raises(ValueError, match=r"of another run, trained with backbone='tests_trap:network', now it is 'lin"):
+        fit(tmp_path / "run", resume=True)
+    assert not trap.exists()
+
+
+def make_network(shape):
+    return torch.nn.Linear(*shape, 3)
+
+
+@pytest.mark.parametrize("kind", ["name", "function", "module"])
+def test_a_backbone_of_ones_own_is_named_again(kind, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    name = "test_runs:make_network"
+    given = {"name": name, "function": make_network, "module": make_network((4,))}[kind]
+    run = fit(tmp_path / "run", config=dataclasses.replace(CONFIG, backbone=given))
+    with pytest.raises(ValueError, match="name it again, backbone="):
+        load_run(tmp_path / "run")
+    for again in (name, make_network, make_network((4,))):
+        loaded = load_run(tmp_path / "run", backbone=again)
+        np.testing.assert_array_equal(loaded.cluster(make_table().features), run.clusters)
+
+
+@pytest.mark.parametrize("name", ["embeddings.npy", "hierarchy.npz", "last.ckpt"])
+def test_files_make_no_objects(name, tmp_path):
+    fit(tmp_path / "run")
+    sprung = tmp_path / "sprung"
+
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(sprung),)
+
+    path = tmp_path / "run" / name
+    if name == "embeddings.npy":
+        np.save(path, np.array([Trap()], object), allow_pickle=True)
+    elif name == "hierarchy.npz":
+        np.savez(path, n_points=np.array([Trap()], object), allow_pickle=True)
+    else:
+        torch.save({"state_dict": Trap(), "validations": []}, path)
+    write_manifest(tmp_path / "run")
+    with pytest.raises(ValueError, match=f"{name} is .*damaged") as caught:
+        load_run(tmp_path / "run")
+    assert "pickle" not in str(caught.value)
+    if name == "last.ckpt":
+        with pytest.raises(ValueError, match="damaged"):
+            fit(tmp_path / "run", resume=True)
+    assert not sprung.exists()
+
+
+# --------------------------------------------------------------------------------------------------- seeds and names
+
+
+@pytest.mark.parametrize("seed", [2**32, 2**63, 2**64 - 1])
+def test_large_seeds(seed, tmp_path):
+    run = fit(tmp_path / "run", config=dataclasses.replace(CONFIG, seed=seed), holdout=0.25)
+    assert run.settings["config"]["seed"] == seed
+    assert run.metrics["scores"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 10**400, 1.0, True, None])
+def test_seeds_out_of_range_are_refused_at_once(seed):
+    with pytest.raises(ValueError, match=r"seed must be an integer from 0 to 2\*\*64 - 1"):
+        dataclasses.replace(CONFIG, seed=seed)
+
+
+def test_names_are_no_formulas_and_are_read_back(tmp_path):
+    names = ["=cmd|' /C calc'!A0", "'quoted", "-1"]
+    run = fit(tmp_path / "run", dataclasses.replace(make_table(), class_names=names))
+    assert run.names == names
+    with (tmp_path / "run" / "clusters.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["name"] for row in rows} == {"'" + names[0], *names[1:]}
+    assert {row["label"] for row in rows} == {"'" + names[0], *names[1:], ""}
 
 
 # --------------------------------------------------------------------------------------------------------- knowledge
@@ -333,6 +466,75 @@ def test_a_folder_with_a_checkpoint_of_another_kind_is_left_alone(tmp_path):
     with pytest.raises(ValueError, match="has a run already"):
         fit(tmp_path)
     assert (tmp_path / "last.ckpt").read_text() == "precious"
+
+
+# ------------------------------------------------------------------------------------------- two processes, one folder
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_runs_cannot_write_to_one_folder_at_once(resume, tmp_path, monkeypatch):
+    """The second one starts while the first is training; a lock belongs to an open file, not to a process."""
+    if resume:
+        fit(tmp_path / "run")
+    said = []
+    train = training.fit
+
+    def start_another(*arguments, **options):
+        if not said:
+            try:
+                said.append("started")
+                fit(tmp_path / "run", resume=True)
+            except ValueError as error:
+                said[0] = str(error)
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(training, "fit", start_another)
+    fit(tmp_path / "run", resume=resume)
+    assert said == [
+        f"Another process is writing a run to {tmp_path / 'run'}. Wait until it has ended, or choose another folder."
+    ]
+    assert load_run(tmp_path / "run").metrics["n_rows"] == N
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_of_runs_that_start_at_the_same_moment_one_goes_on(tmp_path, monkeypatch):
+    """All have seen an empty folder before the first one claims it."""
+    ready, ended = threading.Barrier(4), threading.Barrier(4)
+    claim = runs.claim
+    monkeypatch.setattr(runs, "claim", lambda folder: (ready.wait(60) and None) or claim(folder))
+    outcomes = []
+
+    def start():
+        try:
+            with runs._prepared(tmp_path / "run", {}, False):
+                outcomes.append("goes on")
+                ended.wait(60)
+        except ValueError as error:
+            outcomes.append(str(error))
+            ended.wait(60)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("goes on") == 1
+    assert sum("Another process is writing" in each for each in outcomes) == 3
+
+
+def test_a_lock_that_a_killed_run_left_does_not_block(tmp_path):
+    fit(tmp_path / "run")
+    (tmp_path / "run" / ".lock").touch()
+    fit(tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_a_disk_without_locks(tmp_path, monkeypatch):
+    def unsupported(*arguments):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(folders.fcntl, "flock", unsupported)
+    assert fit(tmp_path / "run").metrics["n_rows"] == N
 
 
 # ------------------------------------------------------------------------------------------------------- whole files

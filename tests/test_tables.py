@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffclust.tables import encode_labels, read_labels, read_pairs, read_table
+from diffclust.tables import encode_labels, read_labels, read_pairs, read_table, spreadsheet_text
 
 pd = pytest.importorskip("pandas")
 
@@ -312,3 +312,32 @@ def test_pairs_that_cannot_be_used_say_why(name, write):
     path = write(file, content) if content is not None else write("other", "").with_name(file)
     with pytest.raises(ValueError, match=message):
         read_pairs(path, 6)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_integers_of_hundreds_of_digits(digits, tmp_path):
+    """A sentence that is not as long as the number; as labels they are names like any other."""
+    table, labels, pairs = tmp_path / "t.csv", tmp_path / "y.txt", tmp_path / "pairs.csv"
+    number = "9" * digits
+    table.write_text(f"u,v\n1,2\n{number},3\n")
+    with pytest.raises(ValueError, match=r"t\.csv: .*row 1") as caught:
+        read_table(table)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+    pairs.write_text(f"0,1\n{number},1\n")
+    with pytest.raises(ValueError, match=r"pairs\.csv, line 2: expected two row numbers, got '9+\.\.\.'"):
+        read_pairs(pairs, 2)
+    table.write_text(f"u,v,k\n1,2,{number}\n4,3,7\n")
+    assert read_table(table, "k").class_names == ["7", number]
+    labels.write_text(f"{number}\n7\n")
+    table.write_text("u,v\n1,2\n4,3\n")
+    assert read_table(table, str(labels)).labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1+1", "-x", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-", "+", "\uff1d1", "--1"])
+def test_a_cell_that_would_be_a_formula_gets_a_quote(text):
+    assert spreadsheet_text(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["-1", "+3.5", "-.5e-3", "-2.", "cat", "'=1", "a=1", "", "1-2"])
+def test_other_cells_stay_as_they_are(text):
+    assert spreadsheet_text(text) == text

@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.tables import Table, check_columns, listed, read_pairs, read_table
+from diffclust.tables import Table, check_columns, listed, read_pairs, read_table, spreadsheet_text
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -94,9 +94,16 @@ def _main(
 
 
 def _check_clusters(value: str | None) -> str | None:
-    if value is not None and value != "auto" and not (value.isdecimal() and int(value) >= 1):
+    if value is not None and value != "auto" and not (value.isdecimal() and len(value) < 20 and int(value) >= 1):
         raise typer.BadParameter(f"must be a number from 1, or auto, got {value!r}.")
     return value
+
+
+def _path(value: str | Path) -> Path:
+    """An empty name, which an unset variable of a shell leaves, would be the current folder."""
+    if not str(value).strip():
+        raise typer.BadParameter(f"must name a file or a folder, got {value!r}.")
+    return Path(value)
 
 
 KNOWN, TRAINING, RANKS, RUN = "What is known", "Training", "Several devices", "The run"  # the groups of options
@@ -113,7 +120,7 @@ def fit(
     data: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DATA", show_default=False,
+            metavar="DATA", show_default=False, parser=_path,
             help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order "
             "of their names (10.npy comes before 2.npy). Without it: handwritten digits.",
         ),
@@ -128,12 +135,15 @@ def fit(
     must_link: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", rich_help_panel=KNOWN,
+            metavar="FILE", rich_help_panel=KNOWN, parser=_path,
             help="Pairs of rows that belong together: two row numbers, counted from 0, on each line.",
         ),
     ] = None,
     cannot_link: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=KNOWN, help="Pairs of rows that belong apart.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=KNOWN, parser=_path, help="Pairs of rows that belong apart."
+        ),
     ] = None,
     clusters: Annotated[
         str | None,
@@ -206,7 +216,7 @@ def fit(
         ),
     ] = 45,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, help="Where everything is written.")
+        Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, parser=_path, help="Where everything is written.")
     ] = Path("diffclust-run"),
     resume: Annotated[
         bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)
@@ -299,17 +309,29 @@ def _print_result(result: Any, file: Any) -> None:
 @app.command()
 @in_a_sentence
 def cluster(
-    checkpoint: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or the checkpoint in it.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="RUN", parser=_path, help="The folder of a run, or the checkpoint in it.")
+    ],
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="New rows, in any form that fit takes; of a table, the same columns.")
+        Path,
+        typer.Argument(
+            metavar="DATA", parser=_path, help="New rows, in any form that fit takes; of a table, the same columns."
+        ),
     ],
     labels: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="A column of labels: it is left out, and not used.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A .csv file to write. [dim]\\[default: print][/]")
+        Path | None,
+        typer.Option(metavar="FILE", parser=_path, help="A .csv file to write. [dim]\\[default: print][/]"),
     ] = None,
-) -> None:
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
     from diffclust.files import write_whole
     from diffclust.runs import load_run
@@ -317,14 +339,14 @@ def cluster(
     if not checkpoint.exists():
         raise ValueError(f"{checkpoint} does not exist.")
     table = read_table(data, labels, at_least=1)
-    loaded = load_run(checkpoint)
+    loaded = load_run(checkpoint, backbone)
     check_columns(table, loaded.settings.get("columns"))
     found, confidence = loaded.place(table.features)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "cluster", "name", "confidence"])
     for row, (number, sure) in enumerate(zip(found, confidence, strict=True)):
-        writer.writerow([row, number, loaded.names[number], f"{sure:.4f}"])
+        writer.writerow([row, number, spreadsheet_text(loaded.names[number]), f"{sure:.4f}"])
     if out is None:
         sys.stdout.write(text.getvalue())
     else:

@@ -6,11 +6,12 @@
 
 The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
 ``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole
-or not at all.
+or not at all, and ``manifest.json``, written last, has the sizes and hashes of those that are read back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import errno
@@ -20,27 +21,40 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 
 import diffclust
 from diffclust import training
-from diffclust.backbones import is_image
+from diffclust.backbones import BACKBONES, is_image
 from diffclust.cluster import constrain, lower_guard, nearest_points
 from diffclust.constraints import Constraints, all_apart, join_knowledge
 from diffclust.files import write_whole
+from diffclust.folders import (
+    FORMAT,
+    MANIFEST,
+    SETTINGS,
+    check_files,
+    claim,
+    damaged,
+    read_json,
+    way_out,
+    write_manifest,
+)
 from diffclust.forest import Hierarchy
 from diffclust.metrics import clustering_scores
 from diffclust.similarity import negative_squared_distances
 from diffclust.stability import DENSE_POINTS, choose_n_clusters, memberships_of_points
-from diffclust.tables import Table
+from diffclust.tables import Table, spreadsheet_text
 
-SETTINGS = "settings.json"
-FILES = (SETTINGS, training.LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # to load a run
 OF_RANKS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
 BASELINE_ROWS = 5000  # methods on the raw data see at most so many rows
 
@@ -120,57 +134,62 @@ def fit_run(
     # One cluster would leave nothing to learn.
     room = min(max(lowest, 2), highest)
     config = dataclasses.replace(config, n_clusters=room if n_clusters is None else n_clusters)
+    settings: dict[str, Any] = {
+        "format": FORMAT, "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters,
+        "holdout": holdout, "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge),
+        "source": table.source, "class_names": table.class_names, "columns": table.columns,
+    }  # fmt: skip
+    if resume and (folder / SETTINGS).exists():
+        _check_same(folder, settings, config)  # before the rehearsal, which imports the backbone
     rank = training.rehearse(config, table.features)
     say = say if rank == 0 else lambda text: None
-    settings = {
-        "diffclust": diffclust.__version__, "config": config.to_dict(), "clusters": n_clusters, "holdout": holdout,
-        "min_cluster_size": min_cluster_size, "data": _fingerprint(table, knowledge), "source": table.source,
-        "class_names": table.class_names, "columns": table.columns,
-    }  # fmt: skip
-    if rank == 0:
-        _prepare_folder(folder, settings, resume)
     last = folder / training.LAST
-    module = training.fit(
-        config, table.features, knowledge.group, apart=None if knowledge.is_of_labels else knowledge.apart,
-        folder=folder, resume=last if resume and last.exists() else None, progress=progress,
-    )  # fmt: skip
-    trained = time.perf_counter()
-    baseline = _train_baseline(table, config, knowledge, say)
-    if rank > 0:
-        return None
-    say("Embedding and clustering all rows ...")
-    embeddings = training.embed(module, table.features)
-    hierarchy, k, guard = _cut(embeddings, n_clusters, min_cluster_size, knowledge)
-    if n_clusters not in (None, k):
-        say(f"With these pairs there are at least {k} clusters, not {n_clusters}.")
-    clusters = hierarchy.labels(k, guard)
-    confidence = _confidence(embeddings, clusters, k, guard, knowledge, config.seed)
-    names = name_clusters(clusters, knowledge.known, table.class_names)
-    say("Scoring other methods on the same rows and labels ...")
-    scores = score_methods(table, config, knowledge, k, clusters, baseline)
-    metrics = {
-        "n_rows": len(table), "n_clusters": k, "min_cluster_size": guard, "scores": scores,
-        "scored_rows": int((knowledge.truth >= 0).sum()), "labelled_rows": int((knowledge.known >= 0).sum()),
-        "confidence": float(confidence.mean()), "training_seconds": round(trained - started, 2),
-    }  # fmt: skip
-
-    write_whole(folder / "embeddings.npy", _saved(np.save, embeddings))
-    write_whole(
-        folder / "hierarchy.npz",
-        _saved(
-            np.savez, n_points=hierarchy.n_points, edges=hierarchy.edges, weights=hierarchy.weights,
-            n_fixed=hierarchy.n_fixed,
-        ),
-    )  # fmt: skip
-    write_whole(folder / "clusters.csv", _clusters_csv(clusters, names, confidence, knowledge.known, table.class_names))
-    write_whole(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    if report:
-        say("Drawing the report ...")
-        _write_report(
-            folder, title, table, module, knowledge, truth, embeddings, hierarchy, k, guard, clusters, confidence,
-            scores, time.perf_counter() - started,
+    with _prepared(folder, settings, resume) if rank == 0 else contextlib.nullcontext():
+        module = training.fit(
+            config, table.features, knowledge.group, apart=None if knowledge.is_of_labels else knowledge.apart,
+            folder=folder, resume=last if resume and last.exists() else None, progress=progress,
+            callbacks=[_NoteData(settings["data"])],
         )  # fmt: skip
-    return load_run(folder)
+        trained = time.perf_counter()
+        baseline = _train_baseline(table, config, knowledge, say)
+        if rank > 0:
+            return None
+        say("Embedding and clustering all rows ...")
+        embeddings = training.embed(module, table.features)
+        hierarchy, k, guard = _cut(embeddings, n_clusters, min_cluster_size, knowledge)
+        if n_clusters not in (None, k):
+            say(f"With these pairs there are at least {k} clusters, not {n_clusters}.")
+        clusters = hierarchy.labels(k, guard)
+        confidence = _confidence(embeddings, clusters, k, guard, knowledge, config.seed)
+        names = name_clusters(clusters, knowledge.known, table.class_names)
+        say("Scoring other methods on the same rows and labels ...")
+        scores = score_methods(table, config, knowledge, k, clusters, baseline)
+        metrics = {
+            "n_rows": len(table), "n_clusters": k, "cluster_names": names, "min_cluster_size": guard, "scores": scores,
+            "scored_rows": int((knowledge.truth >= 0).sum()), "labelled_rows": int((knowledge.known >= 0).sum()),
+            "confidence": float(confidence.mean()), "training_seconds": round(trained - started, 2),
+        }  # fmt: skip
+
+        write_whole(folder / "embeddings.npy", _saved(np.save, embeddings))
+        write_whole(
+            folder / "hierarchy.npz",
+            _saved(
+                np.savez, n_points=hierarchy.n_points, edges=hierarchy.edges, weights=hierarchy.weights,
+                n_fixed=hierarchy.n_fixed,
+            ),
+        )  # fmt: skip
+        write_whole(
+            folder / "clusters.csv", _clusters_csv(clusters, names, confidence, knowledge.known, table.class_names)
+        )
+        write_whole(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+        if report:
+            say("Drawing the report ...")
+            _write_report(
+                folder, title, table, module, knowledge, truth, embeddings, hierarchy, k, guard, clusters, confidence,
+                scores, time.perf_counter() - started,
+            )  # fmt: skip
+        write_manifest(folder)
+        return load_run(folder, config.backbone)
 
 
 def _saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
@@ -188,47 +207,76 @@ def _fingerprint(table: Table, knowledge: Knowledge) -> str:
     return digest.hexdigest()
 
 
-def _prepare_folder(folder: Path, settings: dict[str, Any], resume: bool) -> None:
-    """The folder is made, and what is asked for is written down."""
-    path, last = folder / SETTINGS, folder / training.LAST
+class _NoteData(Callback):
+    """Notes in each checkpoint which data it was trained on, so that another run's is not taken for it."""
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["data"] = self.fingerprint
+
+
+@contextlib.contextmanager
+def _prepared(folder: Path, settings: dict[str, Any], resume: bool) -> Iterator[None]:
+    """The folder is made and claimed, and what is asked for is written down."""
+    _check_folder(folder, resume)  # before it is made
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(claim(folder))
+            _check_folder(folder, resume)  # another process may have been faster
+            (folder / MANIFEST).unlink(missing_ok=True)  # it would describe other files
+            for left in folder.glob(".*.tmp"):  # half files of a killed run
+                left.unlink()
+            write_whole(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise ValueError(f"--out {folder} cannot be written: {error.strerror}.") from error
+        yield
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file: name a folder.")
-    if not resume and (path.exists() or last.exists()):
-        raise ValueError(f"{folder} has a run already. Go on with it by --resume, or choose another --out.")
-    if resume:
-        _check_same(folder, settings)
-        for left in folder.glob(".*.tmp"):  # half files of a killed run
-            left.unlink()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(settings, indent=2) + "\n")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-        raise ValueError(f"--out {folder} cannot be written: {error.strerror}.") from error
-
-
-def _check_same(folder: Path, settings: dict[str, Any]) -> None:
-    """Another size guard is fine: it is about the clusters, not about training; and so are other ranks."""
-    if not (folder / SETTINGS).exists():
+    if resume and not (folder / SETTINGS).exists():
         raise ValueError(f"--resume: {folder} has no run to go on with.")
-    before = _read_json(folder / SETTINGS)
+    if not resume and any((folder / name).exists() for name in (SETTINGS, training.LAST)):
+        raise ValueError(f"{folder} has a run already. Go on with it by --resume, or choose another --out.")
+
+
+def _check_same(folder: Path, settings: dict[str, Any], config: training.TrainingConfig) -> None:
+    """The run and its checkpoint, if there is one, have these settings.
+
+    Another size guard is fine: it is about the clusters, not about training; and so are other ranks.
+    """
+    before = read_json(folder / SETTINGS)
     for name in ("data", "config", "clusters", "holdout"):
-        then, now = before.get(name), settings[name]
-        if name == "config" and isinstance(then, dict):
-            then, now = ({key: each[key] for key in each if key not in OF_RANKS} for each in (then, now))
+        then, now = (_without_ranks(each.get(name)) for each in (before, settings))
         if then != now:
             raise ValueError(f"--resume: {folder} was started with {_difference(name, then, now)}.")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+    last = folder / training.LAST
+    if not last.exists():
+        return
+    state = training.check_checkpoint(last)
+    asked = {"data": settings["data"], "config": _without_ranks(settings["config"])}
+    asked["config"]["validate_every"] = min(config.validate_every, config.max_steps)  # as training.fit has it
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged.")
-    return content
+        trained = {
+            "data": state.get("data", settings["data"]),  # older versions did not note it
+            "config": _without_ranks(dict(state["hyper_parameters"]["config"])),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(last, "it has no settings") from error
+    for name in asked:
+        if trained[name] != asked[name]:
+            difference = _difference(name, trained[name], asked[name])
+            raise ValueError(f"{last} is the checkpoint of another run, trained with {difference}. {way_out(last)}")
+
+
+def _without_ranks(value: Any) -> Any:
+    return {key: value[key] for key in value if key not in OF_RANKS} if isinstance(value, dict) else value
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -302,7 +350,9 @@ def _clusters_csv(
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "cluster", "name", "confidence", "label"])
     for row, (cluster, sure, label) in enumerate(zip(clusters, confidence, known, strict=True)):
-        writer.writerow([row, cluster, names[cluster], f"{sure:.4f}", class_names[label] if label >= 0 else ""])
+        texts = names[cluster], class_names[label] if label >= 0 else ""
+        name, label_name = (spreadsheet_text(text) for text in texts)
+        writer.writerow([row, cluster, name, f"{sure:.4f}", label_name])
     return text.getvalue()
 
 
@@ -341,10 +391,13 @@ def score_methods(
     few = "" if len(rows) == len(table) else f" ({len(rows)} rows)"
     k_raw = min(k, len(rows))
 
+    # scikit-learn takes seeds of 32 bits only.
+    small_seed = config.seed if config.seed < 2**32 else int(np.random.SeedSequence(config.seed).generate_state(1)[0])
+
     def kmeans(points: NDArray[Any]) -> NDArray[np.int32]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: so it is
-            return KMeans(k_raw, n_init=10, random_state=config.seed).fit_predict(points)
+            return KMeans(k_raw, n_init=10, random_state=small_seed).fit_predict(points)
 
     found: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
         "diffclust": (scored, clusters[scored]),
@@ -378,8 +431,6 @@ def _write_report(
     truth: NDArray[np.int64] | None, embeddings: NDArray[np.float32], hierarchy: Hierarchy, k: int, guard: int,
     clusters: NDArray[np.int32], confidence: NDArray[np.float64], scores: list[dict[str, Any]], seconds: float,
 ) -> None:  # fmt: skip
-    import torch
-
     from diffclust.report import ReportData, write_report
 
     curves = {"loss": [(step, float(value)) for step, value in enumerate(module.loss_curve)]}
@@ -388,6 +439,8 @@ def _write_report(
         if points:
             curves[name.replace("val_", "validation ")] = points
     config = module.config
+    own = repr(config.backbone) if isinstance(config.backbone, str) else "..."
+    again = "" if config.backbone in BACKBONES else f", backbone={own}"
     facts = {
         "rows": f"{len(table):,}", "backbone": str(config.backbone), "steps": str(len(module.loss_curve)),
         "batch": str(config.batch_size), "draws": str(config.n_draws), "epsilon": str(config.epsilon),
@@ -402,7 +455,7 @@ def _write_report(
             folder=str(folder), scored_rows=int((knowledge.truth >= 0).sum()),
             how_to_load=(
                 "import diffclust as dc\n\n"
-                f"run = dc.load_run({str(folder)!r})\n"
+                f"run = dc.load_run({str(folder)!r}{again})\n"
                 "run.embeddings, run.clusters, run.metrics\n"
                 "run.hierarchy.labels(12)     # any other number of clusters\n"
                 "run.cluster(new_rows)        # places new rows"
@@ -447,24 +500,82 @@ class Run:
 def load_run(folder: str | Path, backbone: Any = None) -> Run:
     """All of a run's folder; ``folder`` may also be the checkpoint in it.
 
+    Nothing in the folder is executed: arrays and checkpoint are read without unpickling objects, and of backbones only
+    those of this library are made by the name that is recorded there.
+
     Args:
-        backbone: needed again where the run was given a module instead of a name.
+        backbone: needed again where the run was given a backbone of its own: the same "package.module:attribute", a
+            module or a function. See :func:`diffclust.training.load`.
+
+    Raises:
+        ValueError: a file is missing, damaged or of another run, or the backbone has to be given. The message names the
+            file and what to do.
     """
     given = Path(folder)
     folder = given.parent if given.is_file() else given
-    missing = [name for name in FILES if not (folder / name).exists()]
-    if missing:
-        raise ValueError(f"{given} is not of a finished run: {folder / missing[0]} is missing.")
+    check_files(folder)
     if given.is_file() and given.name != training.LAST:
         raise ValueError(f"{given} is not the checkpoint of the run: that is {folder / training.LAST}.")
-    with (folder / "clusters.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    with np.load(folder / "hierarchy.npz") as saved:
-        hierarchy = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
-    clusters = np.array([int(row["cluster"]) for row in rows])
-    names = dict(sorted((int(row["cluster"]), row["name"]) for row in rows))
-    return Run(
-        folder, training.load(folder / training.LAST, backbone), np.load(folder / "embeddings.npy"), clusters,
-        list(names.values()), np.array([float(row["confidence"]) for row in rows]), hierarchy,
-        _read_json(folder / "metrics.json"), _read_json(folder / SETTINGS),
-    )  # fmt: skip
+    metrics, settings = read_json(folder / "metrics.json"), read_json(folder / SETTINGS)
+    n_rows, names = metrics.get("n_rows"), metrics.get("cluster_names")
+    if not isinstance(n_rows, int) or not isinstance(names, list) or len(names) != metrics.get("n_clusters"):
+        raise damaged(folder / "metrics.json", "it lacks the number of rows or the names of the clusters")
+    module = training.load(folder / training.LAST, backbone)
+    clusters, confidence = _read_clusters(folder / "clusters.csv", n_rows, len(names))
+    embeddings = _read_embeddings(folder / "embeddings.npy", n_rows, module)
+    hierarchy = _read_hierarchy(folder / "hierarchy.npz", n_rows)
+    return Run(folder, module, embeddings, clusters, names, confidence, hierarchy, metrics, settings)
+
+
+# What goes wrong in NumPy and csv with a file that is not what it should be.
+UNREADABLE = (ValueError, KeyError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
+
+
+def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        numbers, clusters = (np.array([int(row[name]) for row in rows], np.int64) for name in ("row", "cluster"))
+        confidence = np.array([float(row["confidence"]) for row in rows])
+    except (*UNREADABLE, OverflowError) as error:
+        raise damaged(path, "it is not the table that was written") from error
+    _check_rows(path, len(rows), n_rows)
+    if not np.array_equal(numbers, np.arange(n_rows)) or not ((clusters >= 0) & (clusters < n_clusters)).all():
+        raise damaged(path, f"it must have rows 0 to {n_rows - 1} and clusters 0 to {n_clusters - 1}")
+    return clusters, confidence
+
+
+def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> NDArray[np.float32]:
+    try:
+        embeddings = np.load(path, allow_pickle=False)
+        n_read, width = embeddings.shape
+    except (*UNREADABLE, AttributeError) as error:
+        raise damaged(path, "it is not the array that was written") from error
+    _check_rows(path, n_read, n_rows)
+    with torch.no_grad():
+        expected = module(torch.zeros(1, *module.input_shape)).shape[1]
+    if width != expected:
+        raise damaged(path, f"it has {width} columns, the network of {training.LAST} gives {expected}")
+    return embeddings
+
+
+def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
+    except (*UNREADABLE, AttributeError) as error:
+        raise damaged(path, "it is not the tree that was written") from error
+    _check_rows(path, tree.n_points, n_rows)
+    edges = tree.edges
+    if not (
+        edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind == "i" and len(edges) < n_rows
+        and ((edges >= 0) & (edges < n_rows)).all() and tree.weights.shape == (len(edges),)
+        and 0 <= tree.n_fixed <= len(edges)
+    ):  # fmt: skip
+        raise damaged(path, f"its edges are not those of a tree of {n_rows} rows")
+    return tree
+
+
+def _check_rows(path: Path, n_rows: int, expected: int) -> None:
+    if n_rows != expected:
+        raise damaged(path, f"it has {n_rows} rows, the run has {expected}")

@@ -239,15 +239,31 @@ def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     import pandas as pd
 
     as_text = series.dtype.kind in "mM"  # pandas takes times for numbers of nanoseconds
-    numbers = pd.to_numeric(series.astype(str) if as_text else series, errors="coerce").to_numpy(np.float64)
+    try:
+        numbers = pd.to_numeric(series.astype(str) if as_text else series, errors="coerce").to_numpy(np.float64)
+    except OverflowError:  # an integer of hundreds of digits, which no float holds
+        numbers = np.array([_as_float(value) for value in series])
     wrong = np.flatnonzero(np.isnan(numbers))
     if len(wrong):
         value = series.iloc[wrong[0]]
         blank = str(value).strip().lower() in UNKNOWN
-        what = "is blank" if blank else f"is {str(value)!r}, not a number,"
+        what = "is blank" if blank else f"is {_short(str(value))!r}, not a number,"
         advice = "Fill or remove it" if blank else "Turn it into numbers or remove it"
         raise ValueError(f"{path}: column {name!r} {what} in row {wrong[0]}. {advice}.")
     return numbers
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def check_columns(table: Table, expected: list[str] | None) -> None:
@@ -350,6 +366,20 @@ def _text(value: Any) -> str:
     return text
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+# What OWASP lists for "CSV injection", the full-width signs included.
+_FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
+
+def spreadsheet_text(text: str) -> str:
+    """The text as a cell of a .csv file: with a quote before it where a spreadsheet would take it for a formula.
+
+    >>> [spreadsheet_text(text) for text in ("=1+1", "-1", "+3.5e2", "-x", "cat")]
+    ["'=1+1", '-1', '+3.5e2', "'-x", 'cat']
+    """
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text
+
+
 def _order(name: str) -> tuple[bool, float, str]:
     try:
         return False, float(name), name
@@ -373,10 +403,10 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
             if not parts:
                 continue
             numeric = [part.removeprefix("-").isdecimal() for part in parts]
-            if len(parts) == 2 and all(numeric):
+            if len(parts) == 2 and all(numeric) and max(map(len, parts)) <= 20:  # no table has more rows
                 found.append((int(parts[0]), int(parts[1])))
             elif number or any(numeric):  # only the first line may be a header
-                raise ValueError(f"{path}, line {number + 1}: expected two row numbers, got {line.strip()!r}.")
+                raise ValueError(f"{path}, line {number + 1}: expected two row numbers, got {_short(line.strip())!r}.")
     for i, j in found:
         if not (0 <= i < n_rows and 0 <= j < n_rows):
             raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")

@@ -21,13 +21,13 @@ except ImportError as error:
 
 from diffclust.training.data import ForestData, as_labels, as_rows, batch_moves, batch_rows, known_of, move_images
 from diffclust.training.fleet import fit_many
-from diffclust.training.loop import LAST, classify, embed, fit, load, rehearse, save
+from diffclust.training.loop import LAST, check_checkpoint, classify, embed, fit, load, rehearse, save
 from diffclust.training.module import CrossEntropy, ForestModule
 from diffclust.training.ranks import is_restartable, of_torchrun
 from diffclust.training.settings import TrainingConfig, noise_for
 
 __all__ = [
     "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
-    "batch_rows", "classify", "embed", "fit", "fit_many", "is_restartable", "known_of", "load", "move_images",
-    "noise_for", "of_torchrun", "rehearse", "save",
+    "batch_rows", "check_checkpoint", "classify", "embed", "fit", "fit_many", "is_restartable", "known_of", "load",
+    "move_images", "noise_for", "of_torchrun", "rehearse", "save",
 ]  # fmt: skip

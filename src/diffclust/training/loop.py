@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from numpy.typing import NDArray
+from torch.nn.parameter import is_lazy
 
+from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar, WholeCheckpoints
@@ -66,8 +69,7 @@ def fit(
     ((40, 16), 3)
     """
     rows, labels = as_set(x, y)
-    if resume is not None:
-        check_checkpoint(resume)
+    state = None if resume is None else check_checkpoint(resume)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.max_steps))
     data = ForestData(config, rows, labels, None if validation is None else as_set(*validation), apart)
     with random_numbers_of_its_own(), quiet(), _folder(folder, config) as place:
@@ -75,6 +77,8 @@ def fit(
         module = ForestModule(config, tuple(rows.shape[1:]))
         module.scaling.fit(rows)
         module.make_layers(rows)
+        if state is not None:
+            _check_resumable(state, module, resume)
         together = ranks.Together(config.timeout)
         best = _checkpoints(config, place, bool(data.validation_rows))
         trainer = ranks.make_trainer(
@@ -151,24 +155,58 @@ def classify(module: ForestModule, x: Any) -> NDArray[np.int64]:
 def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     """The module of a checkpoint, on the CPU, in evaluation mode.
 
+    A checkpoint of a stranger is safe to load: it is read without unpickling objects, and only the backbones of this
+    library are made by the name that is recorded in it.
+
     Args:
-        backbone: needed again where the run was given a module or function instead of a name.
+        backbone: needed again where the run was given a backbone of its own: a module, a function, or the same
+            "package.module:attribute". Another name than the recorded one is an error.
+
+    Raises:
+        ValueError: the file is damaged, is no checkpoint, or needs the backbone.
     """
     state = check_checkpoint(checkpoint)
     if "hyper_parameters" not in state:
         raise ValueError(f"{checkpoint} holds several networks: it is for fit_many(..., resume=...).")
-    saved = state["hyper_parameters"]
-    config = TrainingConfig(**saved["config"])
-    if backbone is None and str(config.backbone).startswith(OBJECT):
-        raise ValueError(
-            f"The backbone of {checkpoint} was an {config.backbone}: pass it again, load(checkpoint, backbone=...)."
-        )
+    config, input_shape = _saved_settings(state["hyper_parameters"], checkpoint)
+    _check_backbone(config.backbone, backbone, checkpoint)
     if str(config.similarity).startswith(OBJECT):  # only training needs it
         config = dataclasses.replace(config, similarity="sqeuclidean")
-    module = ForestModule(config, tuple(saved["input_shape"]), backbone)
+    module = ForestModule(config, input_shape, backbone)
     module.validations = state["validations"]
+    _check_weights(state["state_dict"], module, checkpoint)
+    if state["state_dict"]["losses"].shape != module.losses.shape:
+        raise ValueError(f"{checkpoint} is damaged: it has the losses of another number of steps. {_FROM_A_COPY}")
     module.load_state_dict(state["state_dict"])
     return module.eval()
+
+
+def _saved_settings(saved: Any, path: str | Path) -> tuple[TrainingConfig, tuple[int, ...]]:
+    try:
+        return TrainingConfig(**saved["config"]), tuple(int(length) for length in saved["input_shape"])
+    except (TypeError, KeyError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(
+            f"{path} has settings that this version of diffclust does not know ({reason}): it is damaged, or of "
+            f"another version. {_FROM_A_COPY}"
+        ) from error
+
+
+def _check_backbone(recorded: Any, given: Any, path: str | Path) -> None:
+    """A name in a file is not imported: it could be any code."""
+    if given is None and str(recorded).startswith(OBJECT):
+        raise ValueError(
+            f"The backbone of {path} was an {recorded}, which the file does not hold: name it again, backbone=... "
+            "(--backbone on the command line)."
+        )
+    if given is None and recorded not in BACKBONES:
+        raise ValueError(
+            f"The backbone of {path} is {recorded!r}, which is not part of diffclust, and a file does not decide what is "
+            f"imported: if you trust that code, name it again, backbone={recorded!r} (--backbone on the command line)."
+        )
+    is_name = isinstance(given, str) and not str(recorded).startswith(OBJECT)
+    if is_name and given != recorded:
+        raise ValueError(f"The backbone of {path} is {recorded!r}, not {given!r}.")
 
 
 def save(module: ForestModule, path: str | Path) -> None:
@@ -178,17 +216,70 @@ def save(module: ForestModule, path: str | Path) -> None:
     WholeCheckpoints().save_checkpoint(state, path)
 
 
+_FROM_A_COPY = "Take it from a copy, or delete it and train from the start."
+
+
 def check_checkpoint(path: str | Path) -> dict[str, Any]:
     """The contents of a checkpoint; a damaged one is a ValueError."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:  # torch.load does not look at the checksums
+            whole = archive.testzip() is None
+        state = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     except FileNotFoundError:
         raise
     except Exception as error:  # of every kind, depending on where the file is damaged
-        raise ValueError(f"{path} is not a checkpoint, or is damaged.") from error
+        raise ValueError(f"{path} is not a checkpoint, or is damaged. {_FROM_A_COPY}") from error
+    if not whole:
+        raise ValueError(f"{path} is not a checkpoint, or is damaged. {_FROM_A_COPY}")
     if not isinstance(state, dict) or not {"state_dict", "validations"} <= state.keys():
-        raise ValueError(f"{path} is not a checkpoint of diffclust.")
+        raise ValueError(f"{path} is not a checkpoint of diffclust. {_FROM_A_COPY}")
     return state
+
+
+def _check_weights(saved: Any, module: ForestModule, path: str | Path) -> None:
+    """The names and shapes of a state are those of the module; a resumed run may have another number of losses."""
+    expected = module.state_dict()
+    if not isinstance(saved, dict) or saved.keys() != expected.keys():
+        names = sorted(expected.keys() ^ saved.keys()) if isinstance(saved, dict) else sorted(expected)
+        raise ValueError(
+            f"{path} is damaged, or of another backbone: it has other weights than the network ({names[0]}). "
+            f"{_FROM_A_COPY}"
+        )
+    for name, value in expected.items():
+        if not isinstance(saved[name], torch.Tensor):
+            raise ValueError(f"{path} is damaged: {name} is not a tensor. {_FROM_A_COPY}")
+        if is_lazy(value) or name == "losses":
+            continue
+        if saved[name].shape != value.shape:
+            raise ValueError(
+                f"{path} is damaged, or of another backbone: {name} has shape {tuple(saved[name].shape)}, the network "
+                f"needs {tuple(value.shape)}. {_FROM_A_COPY}"
+            )
+
+
+# What Lightning needs to go on, besides the weights.
+_OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "callbacks", "epoch", "global_step")
+
+
+def _check_resumable(state: dict[str, Any], module: ForestModule, path: str | Path | None) -> None:
+    """Training can go on from a state: Lightning does not check all of it, or raises errors that name no file."""
+    assert path is not None
+    missing = [name for name in _OF_TRAINING if name not in state]
+    if missing:
+        raise ValueError(f"Training cannot go on from {path}: it has no {missing[0]}. {_FROM_A_COPY}")
+    _check_weights(state["state_dict"], module, path)
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    try:
+        (saved,) = state["optimizer_states"]
+        (group,) = saved["param_groups"]
+        moments = saved["state"]
+        fits = len(group["params"]) == len(parameters) and (state["global_step"] == 0 or len(moments) > 0) and all(
+            each[name].shape == parameters[i].shape for i, each in moments.items() for name in ("exp_avg", "exp_avg_sq")
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"Training cannot go on from {path}: its optimiser is not that of the network. {_FROM_A_COPY}")
 
 
 def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str = "auto") -> NDArray[np.float32]:

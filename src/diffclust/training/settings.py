@@ -52,7 +52,7 @@ class TrainingConfig:
         strategy: "auto" is "ddp" on several ranks; "ddp_find_unused_parameters_true" is for a backbone that does not
             use all of its parameters in every step.
         timeout: seconds that a rank waits for the others in a step before it gives them up.
-        seed: of everything random.
+        seed: of everything random, an integer from 0 to 2**64 - 1.
     """
 
     n_clusters: int
@@ -99,7 +99,7 @@ class TrainingConfig:
             value = getattr(self, name)
             _check(self, name, value is None or _is_count(value), "None or an integer, at least 1")
         _check(self, "warmup_steps", self.warmup_steps == 0 or _is_count(self.warmup_steps), "an integer, at least 0")
-        _check(self, "seed", self.seed == 0 or _is_count(self.seed), "an integer, at least 0")
+        _check(self, "seed", is_integer(self.seed) and 0 <= self.seed < 2**64, "an integer from 0 to 2**64 - 1")
         for name in ("epsilon", "noise_start"):
             value = getattr(self, name)
             _check(self, name, _is_real(value) and 0 < value < math.inf, "above 0 and finite")

@@ -1,0 +1,152 @@
+"""The folder of a run: one process at a time writes to it, and a manifest, written last, says what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import diffclust
+from diffclust.files import write_whole
+from diffclust.training import LAST
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  (Windows)
+    fcntl = None  # type: ignore[assignment]
+
+SETTINGS, MANIFEST, LOCK = "settings.json", "manifest.json", ".lock"
+FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # that load_run reads
+FORMAT = 2  # of the folder. Format 1 had no manifest.
+
+
+@contextlib.contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Holds a lock on the folder: of several processes that start at once, one goes on and the others raise.
+
+    The system frees the lock when its process ends, however it ends, so a killed run does not block the next one.
+    Windows and some network disks have no such locks; there it has no effect.
+    """
+    path = folder / LOCK
+    descriptor = _lock(path)
+    while not _is_open_at(path, descriptor):  # the process that had it removed the file before we got the lock
+        os.close(descriptor)
+        descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ValueError(
+            f"Another process is writing a run to {path.parent}. Wait until it has ended, or choose another folder."
+        ) from error
+    except OSError:  # a disk without locks
+        pass
+    return descriptor
+
+
+def _is_open_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The manifest
+
+
+def write_manifest(folder: Path) -> None:
+    """Size and SHA-256 of each file that :func:`diffclust.load_run` reads."""
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in FILES}
+    content = {"format": FORMAT, "diffclust": diffclust.__version__, "files": files}
+    write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
+
+
+def check_files(folder: Path) -> None:
+    """Raises a ValueError unless the files are those that the manifest describes."""
+    path = folder / MANIFEST
+    if not path.exists():
+        raise ValueError(_without_manifest(folder))
+    manifest = read_json(path)
+    if manifest.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {manifest.get('format')!r} and was written by diffclust {manifest.get('diffclust')}; "
+            f"this is diffclust {diffclust.__version__}, which reads format {FORMAT}. "
+            f"Use diffclust {manifest.get('diffclust')}, or run again into another folder."
+        )
+    for name in FILES:
+        if not (folder / name).exists():
+            raise ValueError(f"{folder / name} is missing. {way_out(folder / name)}")
+        try:
+            entry = manifest["files"][name]
+            size, sha256 = entry["size"], entry["sha256"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: it does not describe {name}. {way_out(path)}") from error
+        found = (folder / name).stat().st_size
+        if found != size:
+            raise ValueError(_mismatch(folder / name, f"has {found} bytes, not the {size} of {MANIFEST}"))
+        if _sha256(folder / name) != sha256:
+            raise ValueError(_mismatch(folder / name, f"does not have the SHA-256 of {MANIFEST}"))
+
+
+def _mismatch(path: Path, what: str) -> str:
+    return f"{path} {what}: it is damaged, was changed, or is of another run. {way_out(path)}"
+
+
+def _without_manifest(folder: Path) -> str:
+    missing = [name for name in FILES if not (folder / name).exists()]
+    if SETTINGS in missing:
+        return f"{folder} is not the folder of a finished run: {folder / SETTINGS} is missing."
+    again = "Go on with it by --resume (resume=True)."
+    if missing:
+        return f"{folder} is not the folder of a finished run: {folder / missing[0]} is missing. {again}"
+    settings = read_json(folder / SETTINGS)
+    if settings.get("format") == FORMAT:
+        return f"{folder} is not the folder of a finished run: {folder / MANIFEST} is missing. {again}"
+    return (
+        f"{folder} was written by diffclust {settings.get('diffclust')}, before there was a {MANIFEST}, so its files "
+        "cannot be checked. Fit again with --resume (resume=True) and the same data and settings: that writes the "
+        "results and the manifest from the checkpoint."
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def way_out(path: Path) -> str:
+    """What to do about a damaged or missing file of a run."""
+    if path.name == SETTINGS:
+        return "Take it from a copy of the folder, or run again into another folder."
+    if path.name == LAST:
+        return "Take it from a copy of the folder, or delete it and use --resume, which then trains from the start."
+    return "Take it from a copy of the folder, or use --resume, which writes it again from the checkpoint."
+
+
+def damaged(path: Path, why: object) -> ValueError:
+    return ValueError(f"{path} is damaged: {str(why).rstrip('.')}. {way_out(path)}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, " ".join(str(error).split())) from error
+    if not isinstance(content, dict):
+        raise damaged(path, "it does not hold a JSON object")
+    return content
