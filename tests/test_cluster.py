@@ -74,6 +74,39 @@ def test_predict_joins_the_most_similar_fitted_point(metric):
     np.testing.assert_array_equal(model.predict(x), model.labels_)
 
 
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev"])
+@pytest.mark.parametrize("where", [0.0, 3e7, 1e8, 1e12, "two groups"])
+def test_fitted_points_are_in_their_own_cluster_wherever_they_are(metric, where):
+    x = np.random.default_rng(0).normal(size=(300, 17))
+    x += np.where(np.arange(300) % 2, 1e8, -1e8)[:, None] if where == "two groups" else where
+    model = SpanningForestClustering(150, metric=metric).fit(x)  # many clusters: a wrong neighbour is seen
+    np.testing.assert_array_equal(model.predict(x), model.labels_)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "manhattan", "chebyshev"])
+def test_soft_memberships_do_not_depend_on_where_the_points_are(metric):
+    x = np.random.default_rng(0).integers(0, 50, size=(60, 17)).astype(float)  # integers: no rounding when moved
+    near, far = (SpanningForestClustering(5, metric=metric, min_cluster_size=3).fit(x + offset) for offset in (0, 1e12))
+    np.testing.assert_array_equal(near.labels_, far.labels_)
+    np.testing.assert_array_equal(near.soft_predict(n_draws=10), far.soft_predict(n_draws=10))
+
+
+def test_new_points_that_cannot_be_compared_are_an_error():
+    model = SpanningForestClustering(2).fit([[0.0], [1.0], [5.0]])
+    with pytest.raises(ValueError, match="too far apart"):
+        model.predict([[1e200]])
+    model = SpanningForestClustering(2, metric="cosine").fit([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    with pytest.raises(ValueError, match="point 1 is a zero vector"):
+        model.predict([[2.0, 0.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine", "chebyshev"])
+def test_of_equally_near_points_the_first_counts(metric):
+    x = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    model = SpanningForestClustering(4, metric=metric).fit(x)
+    assert model.predict([[1.0, 1.0], [0.1, 1.0], [1.0, 0.1]]).tolist() == [0, 0, 1]
+
+
 def test_the_size_guard_finds_digits_where_plain_single_linkage_finds_outliers():
     x, y = load_digits(return_X_y=True)
     plain = SpanningForestClustering(10).fit(x)

@@ -421,6 +421,18 @@ def test_tree_of_points(rng, metric, kind):
         np.testing.assert_array_equal(edges, expected[0])
 
 
+@pytest.mark.parametrize("where", [1e12, "two groups"])
+def test_tree_of_points_far_from_the_origin(rng, where):
+    x = rng.normal(size=(70, 17)) + (
+        np.where(np.arange(70) % 2, 1e8, -1e8)[:, None] if where == "two groups" else where
+    )
+    for metric in ("sqeuclidean", "manhattan", "chebyshev"):
+        edges, weights = points_cuda.spanning_tree(on_device(x), metric)
+        expected = points_cpu.spanning_tree(x, metric)
+        np.testing.assert_array_equal(edges, expected[0])
+        np.testing.assert_allclose(weights, expected[1], rtol=1e-12)
+
+
 def test_tree_of_one_point_and_two():
     for n in (1, 2):
         edges, weights = points_cuda.spanning_tree(on_device(np.arange(n, dtype=np.float32)[:, None]), "sqeuclidean")

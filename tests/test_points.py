@@ -128,6 +128,57 @@ def test_equal_points_are_at_distance_zero_wherever_they_are(path):
     assert directions.weights[0] == 1.0
 
 
+def far_from_the_origin(where, n=300, d=17):
+    """Normal points, all moved by ``where``; for "two groups" half of them to one side, half to the other."""
+    x = make_points("random", n, d)
+    if where == "two groups":
+        return x + np.where(np.arange(n) % 2, 1e8, -1e8)[:, None]
+    return x + where
+
+
+each_place = pytest.mark.parametrize("where", [0.0, 3e7, 1e8, 1e12, "two groups"])
+differences = pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "manhattan", "chebyshev"])
+
+
+@each_path
+@differences
+@each_place
+def test_tree_far_from_the_origin(where, metric, path):
+    x = far_from_the_origin(where)
+    expected = Hierarchy.from_similarity(similarity_matrix(x, metric))
+    np.testing.assert_allclose(tree_of(x, metric, path).weights, expected.weights, rtol=1e-12)
+    if path == "graph":  # few neighbours, too, are the right ones: nothing of the tree is missing
+        few = Hierarchy.from_points(x, metric, n_neighbors=40)
+        assert np.isclose(few.weights, expected.weights, rtol=1e-12).mean() > 0.9
+
+
+@differences
+@each_place
+def test_robust_tree_far_from_the_origin(where, metric):
+    x = far_from_the_origin(where)
+    expected = Hierarchy.from_similarity(mutual_reachability(similarity_matrix(x, metric), 5))
+    found = Hierarchy.from_points(x, metric, reachability=5)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["random", "grid", "duplicates", "blobs"])
+@pytest.mark.parametrize("length", [tiles.SQUARED_EUCLIDEAN, tiles.MANHATTAN, tiles.CHEBYSHEV])
+def test_nearest_points_of_queries(length, kind):
+    name = ["sqeuclidean", "cityblock", "chebyshev"][length]
+    for n, n_queries, d in ((1, 1, 1), (5, 40, 2), (33, 7, 4), (200, 65, 3), (400, 130, 17)):
+        x, queries = make_points(kind, n, d), make_points(kind, n_queries, d, seed=1)
+        expected = cdist(queries, x, name)
+        for m in {1, min(6, n), n}:
+            distances, found = search.nearest_points(x, queries, length, m)
+            order = np.argsort(expected, axis=1, kind="stable")[:, :m]
+            last = np.take_along_axis(expected, order[:, -1:], axis=1)
+            np.testing.assert_allclose(distances[:, :1], last, rtol=1e-12)
+            if kind == "grid":  # exact numbers: of equally far ones the first
+                assert np.array_equal(np.sort(found, axis=1), np.sort(order, axis=1))
+                assert np.array_equal(found[:, 0], order[:, -1])
+            np.testing.assert_allclose(distances, np.take_along_axis(expected, found, axis=1), rtol=1e-12, atol=1e-300)
+
+
 def test_paths_agree_beyond_one_block(monkeypatch):
     """Many blocks, rounds of a tournament and searches: 3,000 points in clusters whose lists run out."""
     monkeypatch.setattr(search, "BLOCK", 4)
@@ -275,6 +326,34 @@ def test_approximate_neighbours(monkeypatch):
         same = set(map(tuple, exact.edges.tolist())) & set(map(tuple, approximate.edges.tolist()))
         assert len(same) > 0.97 * len(exact.edges)
         assert (approximate.weights <= exact.weights + 1e-12).all()
+
+
+@pytest.mark.parametrize("where", [1e12, "two groups"])
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
+def test_approximate_neighbours_that_float32_cannot_tell(monkeypatch, where, scale):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(neighbours, "FEW", 100)
+    x = scale * far_from_the_origin(where, 3000, 3)
+    for metric in ("euclidean", "manhattan", "chebyshev"):
+        exact, approximate = Hierarchy.from_points(x, metric), Hierarchy.from_points(x, metric, n_neighbors=10)
+        assert np.isclose(exact.weights, approximate.weights, rtol=1e-9, atol=0).mean() > 0.97
+
+
+def test_only_points_that_float32_blurs_are_searched_again(monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(neighbours, "FEW", 100)
+    asked, search_exactly = [], neighbours.nearest_points
+    monkeypatch.setattr(
+        neighbours,
+        "nearest_points",
+        lambda x, queries, *rest: asked.append(len(queries)) or search_exactly(x, queries, *rest),
+    )
+    x = make_points("random", 3000, 3)
+    Hierarchy.from_points(x, n_neighbors=10)
+    assert asked == []
+    x[:500] = 3.0 + 1e-8 * x[:500]
+    Hierarchy.from_points(x, n_neighbors=10)
+    assert asked == [500]
 
 
 def test_a_missing_library_is_named(monkeypatch):

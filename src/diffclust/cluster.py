@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.metrics import pairwise_distances
-from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -24,6 +23,7 @@ from diffclust.forest import Hierarchy
 from diffclust.frameworks import is_integer
 from diffclust.problems import check_constraints
 from diffclust.similarity import cosine_similarities, mutual_reachability
+from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import DENSE_POINTS, choose_n_clusters, default_guard, memberships_of_points, soft_memberships
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         elif self.metric == "cosine":
             similarity = cosine_similarities(X)
         else:
-            similarity = -pairwise_distances(X, metric=self.metric)
+            # Not scikit-learn's distances, of which "euclidean" are not computed from differences.
+            similarity = -cdist(X, X, "cityblock" if self.metric == "manhattan" else self.metric)
         return similarity if self.reachability is None else mutual_reachability(similarity, self.reachability)
 
     # -------------------------------------------------------------------------------------------------------- predict
@@ -239,7 +240,6 @@ def _are_distances(matrix: NDArray[Any]) -> bool:
     return bool((matrix >= 0).all() and (np.diagonal(matrix) == 0).all())
 
 
-def nearest_points(fitted: NDArray[Any], X: NDArray[Any], metric: str) -> NDArray[np.intp]:
-    """For each row of X the number of the fitted point nearest to it."""
-    search = NearestNeighbors(n_neighbors=1, metric="euclidean" if metric == "sqeuclidean" else metric).fit(fitted)
-    return search.kneighbors(X, return_distance=False)[:, 0]
+def nearest_points(fitted: NDArray[Any], X: NDArray[Any], metric: str) -> NDArray[np.int64]:
+    """For each row of X the number of the fitted point nearest to it, of equally near ones the first."""
+    return solvers_of_points.nearest_points(fitted, X, metric)

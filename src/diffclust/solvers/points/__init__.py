@@ -50,3 +50,17 @@ def robust_spanning_tree(points: Any, metric: str, reachability: int) -> tuple[N
     from diffclust.solvers.points import reachability as solver
 
     return solver.spanning_tree(to_numpy(points), metric, reachability)
+
+
+def nearest_points(points: NDArray[Any], others: NDArray[Any], metric: str) -> NDArray[np.int64]:
+    """For each of ``others`` (m, d) the number of the point (n, d) nearest to it, of equal ones the first; exact."""
+    from diffclust.solvers.points.cpu import first_equal
+    from diffclust.solvers.points.metrics import METRICS, place_both
+    from diffclust.solvers.points.search import nearest_points as search
+
+    placed, queries = place_both(points, others, METRICS[metric])
+    numbers = np.arange(len(placed))
+    first = first_equal(placed)
+    if first is not None:  # copies of a point make the search slow and are never the answer
+        numbers = np.flatnonzero(first == numbers)
+    return numbers[search(placed[numbers], queries, METRICS[metric].kind)[1][:, 0]]

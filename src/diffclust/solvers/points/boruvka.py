@@ -12,17 +12,12 @@ from numpy.typing import NDArray
 
 from diffclust.solvers.cpu.threads import jit
 from diffclust.solvers.points.progress import Progress
-from diffclust.solvers.points.search import FAR, LISTED, Neighbours, edge_code, improve
+from diffclust.solvers.points.search import FAR, LISTED, Neighbours, comes_before, edge_code, improve
 from diffclust.solvers.points.tiles import Tree
 from diffclust.solvers.tree import find
 
 NO_EDGE = np.iinfo(np.int64).max
 ENOUGH = 0.25  # share of components whose best edge is certain, from which on a round goes on without a search
-
-
-@jit
-def _before(distance, code, other_distance, other_code):
-    return distance < other_distance or (distance == other_distance and code < other_code)
 
 
 @jit
@@ -45,9 +40,9 @@ def _gather(near, near_places, order, component, slot, floor, floor_code, best, 
                 distance = near[p, slot[p]]
                 if distance <= best[own]:
                     code = edge_code(order[p], order[near_places[p, slot[p]]])
-                    if _before(distance, code, best[own], best_code[own]):
+                    if comes_before(distance, code, best[own], best_code[own]):
                         best[own], best_code[own] = distance, code
-        if slot[p] == LISTED and _before(floor[p], floor_code[p], doubt[own], doubt_code[own]):
+        if slot[p] == LISTED and comes_before(floor[p], floor_code[p], doubt[own], doubt_code[own]):
             doubt[own], doubt_code[own] = floor[p], floor_code[p]
 
 
@@ -59,7 +54,7 @@ def _in_doubt(order, component, slot, floor, floor_code, best, best_code, spared
         own = component[p]
         if order[p] < 0 or slot[p] < LISTED or own == spared:
             continue
-        if _before(floor[p], floor_code[p], best[own], best_code[own]):
+        if comes_before(floor[p], floor_code[p], best[own], best_code[own]):
             queries[n_queries] = p
             n_queries += 1
     return n_queries

@@ -52,9 +52,23 @@ def place(points: NDArray[Any], metric: Metric) -> NDArray[np.float64]:
         placed /= largest[:, None]
         placed /= np.sqrt((placed * placed).sum(1))[:, None]
         return placed
+    _check_spread(placed.min(0), placed.max(0), metric)
+    return placed
+
+
+def place_both(
+    points: NDArray[Any], others: NDArray[Any], metric: Metric
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Two sets of points that are to be compared with each other, each as ``place`` returns it."""
+    placed, others_placed = place(points, metric), place(others, metric)
+    lowest = np.minimum(placed.min(0), others_placed.min(0))
+    _check_spread(lowest, np.maximum(placed.max(0), others_placed.max(0)), metric)
+    return placed, others_placed
+
+
+def _check_spread(lowest: NDArray[np.float64], highest: NDArray[np.float64], metric: Metric) -> None:
     with np.errstate(over="ignore"):
-        spread = placed.max(0) - placed.min(0)
+        spread = highest - lowest
         widest = (spread * spread).sum() if metric.kind == SQUARED_EUCLIDEAN else spread.sum()
     if not widest < np.finfo(np.float64).max / 2:
         raise ValueError("points are too far apart: their distances overflow float64. Rescale them.")
-    return placed

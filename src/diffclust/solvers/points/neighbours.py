@@ -1,9 +1,10 @@
 """Points → an approximate tree: the spanning forest of a neighbour graph, its pieces joined to one tree.
 
-The graph comes from faiss, or from scikit-learn, exactly, for few points. Edges get their lengths in float64 here, so
-the tree's weights are true similarities; what is approximate is the choice of edges:
+The graph comes from faiss or, for few points, from an exact search. Edges get their lengths in float64 here, so the
+tree's weights are true similarities; what is approximate is the choice of edges:
 
-- the graph has about ``n_neighbors`` of the nearest others of each point (an inverted file finds most of them);
+- the graph has about ``n_neighbors`` of the nearest others of each point (an inverted file finds most of them). Faiss
+  computes in float32: points whose neighbours are too close for that are searched exactly;
 - pieces of the graph are joined by the shortest edges out of them. These are exact for pieces in which all points are
   asked for their nearest point outside; of larger pieces a sample is asked, then the surroundings of the best answer.
 """
@@ -21,11 +22,12 @@ from diffclust.solvers.points.boruvka import NO_EDGE, join
 from diffclust.solvers.points.cpu import finish, first_equal
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.progress import Progress
-from diffclust.solvers.points.search import FAR, edge_code, improve
-from diffclust.solvers.points.tiles import MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree
+from diffclust.solvers.points.search import FAR, edge_code, improve, nearest_points
+from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree
 from diffclust.solvers.tree import find
 
-FEW = 10_000  # points up to which scikit-learn finds the neighbours, exactly
+FEW = 10_000  # points up to which the neighbours are exact
+BLURRED = 0.01  # rounding to float32, as a part of a neighbour's distance, from which on a point is searched exactly
 PROBED = 16  # lists of the inverted file that are searched
 BATCH = 16_384  # points whose neighbours are searched at once
 PAIRS = 4_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
@@ -98,43 +100,72 @@ def _kruskal(order, codes, lengths, leader, tree_codes, tree_lengths):
 
 
 def _neighbours(points: NDArray[np.float64], kind: int, n_neighbors: int, report: Progress) -> NDArray[np.int32]:
-    """About the nearest others of each point, (n, n_neighbors) or one more; -1 where fewer were found."""
-    n, d = points.shape
+    """About the nearest others of each point, (n, n_neighbors + 1); -1 where fewer were found.
+
+    One more than asked for, because a point is mostly its own nearest.
+    """
+    n = len(points)
     report.stage("neighbours", n, "points")
     if n <= FEW:
-        from sklearn.neighbors import NearestNeighbors
-
-        metric = ("euclidean", "manhattan", "chebyshev")[kind]
-        found = NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(points).kneighbors(return_distance=False)
+        others = nearest_points(points, points, kind, n_neighbors + 1)[1]
         report.advance(n)
-        return found.astype(np.int32)
+        return others
+    centred = points - points.mean(0)
+    centred /= np.abs(centred).max()  # squares of float32 overflow and vanish early; all points differ, so no 0 / 0
+    others = _approximate_neighbours(centred.astype(np.float32), kind, n_neighbors, report)
+    blurred = _are_blurred(centred, kind, others)
+    if blurred.any():
+        others[blurred] = nearest_points(points, points[blurred], kind, n_neighbors + 1)[1]
+    return others
+
+
+def _approximate_neighbours(
+    points: NDArray[np.float32], kind: int, n_neighbors: int, report: Progress
+) -> NDArray[np.int32]:
     try:
         faiss = importlib.import_module("faiss")  # its type stubs miss half of it
     except ImportError as error:
         raise ImportError(
             f"n_neighbors with more than {FEW} points needs faiss: pip install 'diffclust[neighbors]'."
         ) from error
+    n, d = points.shape
     n_lists = int(min(4 * np.sqrt(n), n / 40))  # faiss wants 39 points for each
     index = faiss.index_factory(d, f"IVF{n_lists},Flat", (faiss.METRIC_L2, faiss.METRIC_L1, faiss.METRIC_Linf)[kind])
-    single = (points - points.mean(0)).astype(np.float32)  # centred: float32 keeps more of the differences
     index.cp.max_points_per_centroid = 64
-    index.train(single)
-    index.add(single)
+    index.train(points)
+    index.add(points)
     index.nprobe = min(n_lists, max(PROBED, -(-4 * n_neighbors * n_lists // n)))
-    others = np.empty((n, n_neighbors + 1), np.int32)  # one more: a point is mostly its own nearest
+    others = np.empty((n, n_neighbors + 1), np.int32)
     for start in range(0, n, BATCH):
-        batch = single[start : start + BATCH]
+        batch = points[start : start + BATCH]
         others[start : start + BATCH] = index.search(batch, n_neighbors + 1)[1]
         report.advance(len(batch))
     return others
+
+
+def _are_blurred(centred: NDArray[np.float64], kind: int, others: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether rounding to float32 moves a point by much of the distance to the farthest of its neighbours."""
+    lengths = _lengths(kind, centred, others)
+    farthest = np.where(others >= 0, lengths, 0.0).max(1)
+    if kind == SQUARED_EUCLIDEAN:
+        farthest = np.sqrt(farthest)
+    order = {SQUARED_EUCLIDEAN: 2, MANHATTAN: 1, CHEBYSHEV: np.inf}[kind]
+    moved = 0.5 * np.finfo(np.float32).eps * np.linalg.norm(centred, order, axis=1)
+    return moved > BLURRED * farthest
+
+
+def _lengths(kind: int, points: NDArray[np.float64], others: NDArray[np.int32]) -> NDArray[np.float64]:
+    """(n, m) distance of each point to each of its others (n, m)."""
+    lengths = np.empty(others.shape)
+    in_threads(lambda start, stop: _measure(kind, points, others, lengths, start, stop), len(points))
+    return lengths
 
 
 def _forest(
     points: NDArray[np.float64], kind: int, others: NDArray[np.int32], codes: NDArray[Any], lengths: NDArray[Any]
 ) -> tuple[int, NDArray[np.int32]]:
     """Write the graph's minimum spanning forest; returns its number of edges and the first point of each piece."""
-    measured = np.empty(others.shape)
-    in_threads(lambda start, stop: _measure(kind, points, others, measured, start, stop), len(points))
+    measured = _lengths(kind, points, others)
     graph_codes, graph_lengths = np.empty(others.size, np.int64), np.empty(others.size)
     n_graph = _edges(others, measured, graph_codes, graph_lengths)
     graph_codes, graph_lengths = graph_codes[:n_graph], graph_lengths[:n_graph]

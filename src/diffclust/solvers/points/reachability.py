@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
 
 from diffclust.solvers.cpu.threads import jit
 from diffclust.solvers.points.cpu import Tree, in_order
 from diffclust.solvers.points.metrics import METRICS, place
+from diffclust.solvers.points.search import nearest_points
 from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN
 
 BLOCK = 256  # points whose distances are held at a time
@@ -75,9 +75,7 @@ def _prim(kind, columns, core):
 
 def core_distances(points: NDArray[np.float64], kind: int, n_neighbors: int) -> NDArray[np.float64]:
     """Distance of each point to its ``n_neighbors``-th nearest other."""
-    names = {MANHATTAN: "manhattan", CHEBYSHEV: "chebyshev"}
-    search = NearestNeighbors(n_neighbors=n_neighbors, metric=names.get(kind, "euclidean")).fit(points)
-    indices = search.kneighbors(return_distance=False)[:, -1]
+    indices = nearest_points(points, points, kind, n_neighbors + 1)[1][:, 0]  # one more: a point finds itself, too
     # Measured again as the tree measures: so that equal numbers are equal.
     gaps = np.abs(points - points[indices])
     return gaps.sum(1) if kind == MANHATTAN else gaps.max(1) if kind == CHEBYSHEV else (gaps * gaps).sum(1)

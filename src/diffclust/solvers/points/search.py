@@ -1,4 +1,4 @@
-"""Tiles → each point's nearest others, in two ways; and each component's nearest point outside it.
+"""Tiles → each point's nearest others, in two ways; any point's nearest; and each component's nearest point outside it.
 
 The order of everything is that of edges: smaller distance first, equal ones by smaller pair of points. Among the edges
 of one point that is (distance, other point), whichever way they are computed.
@@ -18,6 +18,7 @@ from diffclust.solvers.points.tiles import (
     WIDTH,
     Tree,
     box_distance,
+    build_tree,
     distances,
     lane_bounds,
     measure_balls,
@@ -206,6 +207,84 @@ def _tournament(n_players: int) -> list[list[tuple[int, int]]]:
         rounds.append([(table[i], table[-1 - i]) for i in range(n_players // 2)])
         ring = ring[1:] + ring[:1]
     return rounds
+
+
+@jit
+def comes_before(distance, number, other_distance, other_number):
+    """Whether a distance is smaller than another or, where they are equal, the number (of a point, of an edge) is."""
+    return distance < other_distance or (distance == other_distance and number < other_number)
+
+
+@jit
+def _replace_last(near, near_points, distance, point):
+    """Put a point in the place of the last one of a heap, whose last one is at its root."""
+    size, slot = near.shape[0], 0
+    while 2 * slot + 1 < size:
+        child = 2 * slot + 1
+        if child + 1 < size and comes_before(near[child], near_points[child], near[child + 1], near_points[child + 1]):
+            child += 1
+        if not comes_before(distance, point, near[child], near_points[child]):
+            break
+        near[slot], near_points[slot] = near[child], near_points[child]
+        slot = child
+    near[slot], near_points[slot] = distance, point
+
+
+@jit
+def _from_queries(kind, query_tree, tree, near, near_points, start, stop):
+    """Fill the heaps of the queries in leaves start..stop-1 of their tree, by descending the tree of the points."""
+    queries, query_order, query_boxes, query_leaf_nodes = query_tree
+    tiles, order, boxes, _ = tree
+    stack, bounds = np.empty((128, 3), np.int64), np.empty(128)
+    out, worst = np.empty(ROWS * WIDTH), np.empty((1, WIDTH))
+    for a in range(start, stop):
+        n_lanes = 0
+        for lane in range(WIDTH):
+            worst[0, lane] = FAR if query_order[a * WIDTH + lane] >= 0 else -1.0
+            n_lanes += query_order[a * WIDTH + lane] >= 0
+        stack[0, 0], stack[0, 1], stack[0, 2], bounds[0] = 0, 0, tiles.shape[0], 0.0
+        height = 1
+        while height > 0:
+            height -= 1
+            node, low, high = stack[height, 0], stack[height, 1], stack[height, 2]
+            if bounds[height] > _largest(worst, 0):
+                continue
+            if high - low > 1:
+                node_of_a = query_leaf_nodes[a]
+                height = push_children(kind, boxes, node, low, high, query_boxes, node_of_a, stack, bounds, height)
+                continue
+            for row in range(0, n_lanes, ROWS):
+                distances(kind, queries, a, row, tiles, low, out)
+                if not _any_hit(out, worst, 0, row, 0, False):
+                    continue
+                for r in range(ROWS):
+                    i = query_order[a * WIDTH + row + r]
+                    for lane in range(WIDTH):
+                        distance, point = out[r * WIDTH + lane], order[low * WIDTH + lane]
+                        if distance <= worst[0, row + r] and comes_before(
+                            distance, point, near[i, 0], near_points[i, 0]
+                        ):
+                            _replace_last(near[i], near_points[i], distance, point)
+                            worst[0, row + r] = near[i, 0]
+
+
+def nearest_points(
+    points: NDArray[np.float64], queries: NDArray[np.float64], kind: int, n_neighbors: int = 1
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """Distances (queries, n_neighbors) and numbers of the points nearest to each query, the farthest of them first.
+
+    The others are in no order. A query that is one of the points finds itself, too. Of points that are equally far the
+    first ones are found. No distance may overflow.
+    """
+    tree, query_tree = build_tree(points), build_tree(queries)
+    near = np.full((len(queries), n_neighbors), FAR)
+    near_points = np.full((len(queries), n_neighbors), len(points), np.int32)
+
+    def look(start: int, stop: int) -> None:
+        _from_queries(kind, tuple(query_tree), tuple(tree), near, near_points, start, stop)
+
+    in_threads(look, len(query_tree.leaf_nodes))
+    return near, near_points
 
 
 @jit
