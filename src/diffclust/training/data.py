@@ -182,7 +182,10 @@ class ForestData(pl.LightningDataModule):
         return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.config.views))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
-        """Batches like those of training, ``rows`` in turn and the same ``others`` always; no short last one."""
+        """Batches like those of training, ``rows`` in turn and the same ``others`` always.
+
+        Left out are a short last one, and those without a label, which have no score.
+        """
         size = self.config.batch_size
         rng = np.random.default_rng([self.config.seed, 1])
         n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
@@ -190,6 +193,9 @@ class ForestData(pl.LightningDataModule):
         parts = np.split(rng.permutation(rows), range(size - n_others, len(rows), size - n_others))
         if len(parts) > 1 and len(parts[-1]) < len(parts[0]):
             parts.pop()
+        parts = [part for part in parts if bool((labels[part] >= 0).any())]
+        if not parts:
+            raise ValueError("validation=(x, y) has no known label: label some rows (0, 1, 2, ...), -1 where unknown.")
         self.sets["validation"] = (x, labels)
         self.validation_rows = [torch.from_numpy(np.concatenate([part, others])) for part in parts]
 
