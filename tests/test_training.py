@@ -89,6 +89,13 @@ def test_share_of_labelled_rows(n_labelled, n_unlabelled, expected):
     assert (rows < n_labelled).sum() == expected
 
 
+def test_negative_and_masked_labels_are_unknown():
+    assert as_labels(np.array([0, -100, -2, 3]), 4).tolist() == [0, -1, -1, 3]
+    assert as_labels(np.ma.masked_array([0, 1, 2, 3], mask=[0, 1, 0, 0]), 4).tolist() == [0, -1, 2, 3]
+    with pytest.raises(ValueError, match="x has masked entries"):
+        as_rows(np.ma.masked_array(np.zeros((2, 2)), mask=np.eye(2)))
+
+
 def test_validation_rows_are_held_out():
     x, _, known = make_data()
     data = ForestData(make_config(validation_fraction=0.2), as_rows(x), as_labels(known, len(x)), None)

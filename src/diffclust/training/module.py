@@ -28,7 +28,6 @@ class CrossEntropy(modules._Loss):
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
-        classes = classes.clamp(min=UNKNOWN)
         if embeddings.ndim == 2:
             return nn.functional.cross_entropy(logits, classes, ignore_index=UNKNOWN)
         problems = zip(logits, classes, strict=True)  # the mean of each: they may have different numbers of labels
