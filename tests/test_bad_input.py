@@ -32,6 +32,13 @@ def from_matrix(*changes):
     return changed(*changes, *((j, i, value) for i, j, value in changes), base=np.full((4, 4), NAN))
 
 
+def masked(array, *index):
+    """The array with one masked entry."""
+    result = np.ma.masked_array(array)
+    result[index] = np.ma.masked
+    return result
+
+
 # Wrong similarities, for everything that takes one. (name, similarity, error, words)
 SIMILARITIES = [
     ("scalar", 3.0, ValueError, r"shape \(n, n\).*got shape \(\)"),
@@ -45,6 +52,7 @@ SIMILARITIES = [
     ("objects", np.array([[0, None], [None, 0]]), TypeError, r"similarity must be real numbers, got dtype object"),
     ("strings", [["a", "b"], ["b", "a"]], TypeError, r"similarity must be real numbers, got dtype <U1"),
     ("none", None, (TypeError, ValueError), r"similarity must (be real numbers, got dtype object|have shape)"),
+    ("masked", masked(OK, 1, 2), ValueError, r"similarity has masked entries, the first at \(1, 2\).*filled"),
 ]
 # Wrong for a solver. The elementwise functions pass a NaN on, where the solver finds it.
 VALUES = [
@@ -70,6 +78,7 @@ N_CLUSTERS = [
     ("string", "2", TypeError, r"n_clusters must be an integer, got '2'"),
     ("none", None, TypeError, r"n_clusters must be an integer, got None"),
     ("nan", NAN, TypeError, r"n_clusters must be an integer, got nan"),
+    ("masked", masked(2), (TypeError, ValueError), r"n_clusters (has masked entries|must be an integer)"),
 ]
 LABELS = [
     ("float", [0.0, 1.0], TypeError, r"labels must be integers, got float64.*Convert them"),
@@ -79,7 +88,6 @@ LABELS = [
     ("objects", [None, 1], TypeError, r"labels must be integers, got object"),
     ("none", None, TypeError, r"labels must be integers, got object"),
     ("complex", [1j, 0], TypeError, r"labels must be integers, got complex128"),
-    ("below -1", [0, -2], ValueError, r"at least 0, got -2.*Use -1 for unknown"),
     ("scalar", 3, ValueError, r"shape \(n,\).*got shape \(\)"),
     ("empty", np.empty(0, int), ValueError, r"empty.*at least one point"),
     ("empty list", [], ValueError, r"empty.*at least one point"),
@@ -88,6 +96,7 @@ LABELS = [
 PAIRS = [
     ("out of range", [(0, 4)], ValueError, r"pair \(0, 4\) is out of range: points are numbered 0 to 3"),
     ("second out of range", [(0, 1), (9, 2)], ValueError, r"pair \(9, 2\) is out of range"),
+    ("masked", masked([(0, 1), (2, 3)], 1, 0), ValueError, r"has masked entries, the first at \(1, 0\)"),
     ("negative", [(-1, 2)], ValueError, r"pair \(-1, 2\) is out of range"),
     ("one pair", (0, 3), ValueError, r"shape \(m, 2\), got shape \(2,\)"),
     ("triples", [(0, 1, 2)], ValueError, r"shape \(m, 2\), got shape \(1, 3\)"),
@@ -120,6 +129,7 @@ POINTS = [
     ("complex", np.zeros((3, 2), complex), TypeError, r"points must be real numbers, got dtype complex128"),
     ("objects", [[None, 1]], TypeError, r"points must be real numbers, got dtype object"),
     ("strings", [["a", "b"]], TypeError, r"points must be real numbers, got dtype <U1"),
+    ("masked", masked(np.zeros((3, 2)), 2, 1), ValueError, r"points has masked entries, the first at \(2, 1\).*filled"),
 ]
 COUNTS = [  # for integers from 1 up
     ("zero", 0, ValueError, r"=0 must be from 1 to"),
@@ -161,6 +171,7 @@ TABLE = [
         [("n neighbors", 4, ValueError, "n_neighbors=4 must be from 1 to the number of other points, 3")],
         lambda wrong: mutual_reachability(OK, wrong),
     ),
+    *rows("from_points", [row for row in POINTS if row[0] == "masked"], Hierarchy.from_points),
     *rows("negative_squared_distances", POINTS, negative_squared_distances),
     *rows("cosine_similarities", POINTS, cosine_similarities),
     *rows("n_clusters", N_CLUSTERS, lambda wrong: spanning_forest(OK, wrong)),
@@ -279,6 +290,7 @@ TABLE = [
             ("matrices", (np.eye(2), np.eye(2)), ValueError, r"shape \(n,\), got shapes \(2, 2\) and \(2, 2\)"),
             ("scalars", (0, 0), ValueError, r"got shapes \(\) and \(\)"),
             ("empty", ([], []), ValueError, "empty: at least one point"),
+            ("masked", ([0, 1], masked([0, 1], 1)), ValueError, r"labels_pred has masked entries, the first at \(1,\)"),
         ],
         lambda wrong: metrics.connectivity_error(*wrong),
     ),

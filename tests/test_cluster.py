@@ -252,3 +252,12 @@ def test_bad_constraints(moons):
         SpanningForestClustering(2).fit(moons[0], constraints=dc.Constraints.from_labels([0, 1, -1]))
     with pytest.raises(TypeError, match="Constraints object"):
         SpanningForestClustering(2).fit(moons[0], constraints=[0, 1])
+
+
+def test_masked_points_are_refused():
+    x = np.arange(12.0).reshape(6, 2)
+    masked = np.ma.masked_array(x, mask=x == 3)
+    model = SpanningForestClustering(2).fit(x)
+    for call in (lambda: SpanningForestClustering(2).fit(masked), lambda: model.predict(masked)):
+        with pytest.raises(ValueError, match=r"X has masked entries, the first at \(1, 1\)"):
+            call()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import diffclust as dc
 from diffclust import Constraints
 from oracles import (
     agrees,
@@ -72,6 +73,56 @@ def test_batches_of_labels(shape):
         assert np.array_equal(batch.matrix()[index], single.matrix(), equal_nan=True)
         assert batch.min_clusters[index] == single.min_clusters
         assert batch.max_clusters[index] == single.max_clusters
+
+
+def in_framework(framework, array):
+    if framework == "numpy":
+        return array
+    if framework == "torch":
+        return pytest.importorskip("torch").from_numpy(array)
+    return pytest.importorskip("jax.numpy").asarray(array)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("must_link_first", [True, False])
+def test_every_negative_label_is_unknown(framework, must_link_first):
+    """-1 as in scikit-learn, -100 as torch's ignore_index, and any other; two of them are not one class."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(12, 2)).astype(np.float32)
+    similarity = in_framework(framework, dc.negative_squared_distances(points))
+    known = np.array([0, 1, 0, 2, -1, -1, -1, -1, 1, -1, -1, -1])
+    other = np.where(known < 0, rng.choice([-1, -2, -100, -(2**31)], 12), known)
+    a, b = (Constraints.from_labels(in_framework(framework, labels)) for labels in (known, other))
+    np.testing.assert_array_equal(a.matrix(), b.matrix())
+    assert (int(a.min_clusters), int(a.max_clusters)) == (int(b.min_clusters), int(b.max_clusters)) == (3, 10)
+    assert [group.tolist() for group in a.groups()] == [group.tolist() for group in b.groups()]
+    for k in (4, 11):  # 11 is moved to 10
+        options = {"n_draws": 8, "seed": 3}
+        first, second = (
+            dc.partial_fenchel_young_loss(similarity, c, k, must_link_first=must_link_first, **options) for c in (a, b)
+        )
+        assert float(first) == float(second)
+        first, second = (dc.connectivity_loss(similarity, c, k, **options) for c in (a, b))
+        assert float(first) == float(second)
+    first, second = (
+        dc.spanning_forest(similarity, 4, constraints=c, must_link_first=must_link_first).labels.tolist()
+        for c in (a, b)
+    )
+    assert first == second
+
+
+def test_masked_labels_are_unknown():
+    labels = np.ma.masked_array([0, 1, 0, 1], mask=[False, False, True, False])
+    assert Constraints.from_labels(labels).labels.tolist() == [0, 1, -1, 1]
+    small = np.ma.masked_array(np.array([0, 1], np.uint8), mask=[True, False])
+    assert Constraints.from_labels(small).labels.tolist() == [-1, 1]
+    assert Constraints.from_labels(np.ma.masked_array([3, 4])).labels.tolist() == [3, 4]
+
+
+def test_masked_entries_of_a_matrix_are_unknown():
+    matrix = np.ma.masked_array(np.eye(3, dtype=int), mask=[[0, 0, 1], [0, 0, 0], [1, 0, 0]])
+    expected = [[1, 0, np.nan], [0, 1, 0], [np.nan, 0, 1]]
+    np.testing.assert_array_equal(Constraints.from_matrix(matrix).matrix(), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])

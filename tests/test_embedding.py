@@ -206,6 +206,28 @@ def test_module_as_backbone_and_early_stopping(fitted):
     assert model.get_params()["backbone"] is network
 
 
+def test_negative_and_masked_labels_are_unknown(fitted):
+    _, x, y, _ = fitted
+    expected = make_model(max_steps=1).fit(x, y)
+    for other in (
+        np.where(y < 0, -100, y),
+        np.ma.masked_array(np.where(y < 0, 1, y), mask=y < 0),
+        np.ma.masked_array(np.where(y < 0, 1.0, y), mask=y < 0),
+    ):
+        model = make_model(max_steps=1).fit(x, other)
+        np.testing.assert_array_equal(model.labels_, expected.labels_)
+        np.testing.assert_array_equal(model.embedding_, expected.embedding_)
+        assert model.score(x, other) == expected.score(x, y)
+
+
+def test_masked_points_are_refused(fitted):
+    model, x, y, _ = fitted
+    masked = np.ma.masked_array(x, mask=x == x.max())
+    for call in (lambda: make_model().fit(masked, y), lambda: model.predict(masked), lambda: model.transform(masked)):
+        with pytest.raises(ValueError, match="X has masked entries"):
+            call()
+
+
 @pytest.mark.parametrize(
     ("y", "message"),
     [
@@ -214,7 +236,7 @@ def test_module_as_backbone_and_early_stopping(fitted):
         (np.full(120, "cat"), r"pandas\.factorize numbers classes, -1 where one is missing"),
         (np.full(120, 0.5), r"pandas\.factorize"),
         (np.where(np.arange(120) < 9, 1.0, np.inf), "y must be integers"),
-        (np.full(120, -2), "at least 0, got -2"),
+        (np.full(120, -100), "y has no known label"),
         (np.zeros(7, int), "one label for each of the 120 points"),
         (np.arange(120) % 5, "n_clusters to at least 5"),
     ],

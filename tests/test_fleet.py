@@ -95,11 +95,50 @@ def test_validation_is_the_error_in_batches():
     assert module.validations[-1]["val_error"] == pytest.approx(np.mean(errors), abs=1e-6)
 
 
+MEASURED = ("val_loss", "val_error", "val_ari")
+
+
+@pytest.mark.parametrize("objective", ["forest", "cross-entropy"])
+def test_validations_are_those_of_fit(objective):
+    x, y, ys = make_data()
+    partly = np.where(np.arange(80) % 3 == 0, -1, y[:80])
+    configs = [
+        make_config(objective=objective, noise_start=0.3, augment="shift"),
+        make_config(objective=objective, seed=1, max_steps=8),
+        make_config(objective=objective, seed=2, max_steps=3),  # shorter than validate_every
+    ]
+    together = fit_many(configs, x, [ys[0]] * 3, validation=(x[:80], partly), progress=False)
+    assert [[each["step"] for each in module.validations] for module in together] == [[5, 10], [5], [3]]
+    for config, module in zip(configs, together, strict=True):
+        alone = fit(config, x, ys[0], validation=(x[:80], partly), progress=False)
+        assert [each.keys() for each in module.validations] == [each.keys() for each in alone.validations]
+        if DEVICE == "cpu":
+            for a, b in zip(module.validations, alone.validations, strict=True):
+                assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("monitor", MEASURED)
+def test_patience_watches_the_monitored_value(monitor):
+    x, y, ys = make_data()
+    config = make_config(
+        monitor=monitor, patience=3, max_steps=60, validate_every=2, learning_rate=0.05, backbone="linear"
+    )
+    options = {"validation": (x[:64], y[:64]), "progress": False}
+    (module,) = fit_many([config], x, ys[1:], **options)
+    values = [each[monitor] for each in module.validations]
+    best = int(np.argmax(values) if monitor == "val_ari" else np.argmin(values))
+    assert len(values) == min(best + 1 + config.patience, 30)
+    alone = fit(config, x, ys[1], **options)
+    if DEVICE == "cpu":
+        assert len(module.validations) == len(alone.validations)
+        np.testing.assert_allclose(embed(module, x), embed(alone, x), rtol=1e-3, atol=1e-4)
+
+
 def test_patience_stops_one_network_and_keeps_its_best_weights():
     x, y, ys = make_data()
     # A network that learns nothing stops after one more validation; the other goes on.
-    idle = make_config(learning_rate=1e-30, patience=1, max_steps=20)
-    busy = make_config(patience=100, max_steps=20)
+    idle = make_config(learning_rate=1e-30, patience=1, max_steps=20, monitor="val_error")
+    busy = make_config(patience=100, max_steps=20, monitor="val_error")
     first, second = fit_many([idle, busy], x, ys, validation=(x[:64], y[:64]), progress=False)
     assert len(first.validations) == 2
     assert len(first.loss_curve) == 10
@@ -112,7 +151,7 @@ def test_patience_stops_one_network_and_keeps_its_best_weights():
 
 def test_all_stopped_ends_training():
     x, y, ys = make_data()
-    idle = make_config(learning_rate=1e-30, patience=1, max_steps=1000)
+    idle = make_config(learning_rate=1e-30, patience=1, max_steps=1000, monitor="val_ari")
     module = fit_many([idle], x, ys[:1], validation=(x[:64], y[:64]), progress=False)[0]
     assert len(module.loss_curve) == 10
 
@@ -170,6 +209,15 @@ def test_mistakes(tmp_path):
     assert len(fit_many([make_config()], x, ys[:1], resume=tmp_path / "last.ckpt", progress=False)[0].loss_curve) == 14
     with pytest.raises(ValueError, match="several networks"):
         load(tmp_path / "last.ckpt")
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    for best in checkpoint["best"]:  # as they were before fit_many had a monitor
+        best["error"] = best.pop("value")
+    torch.save(checkpoint, tmp_path / "older.ckpt")
+    with pytest.raises(ValueError, match="older version"):
+        fit_many([make_config()], x, ys[:1], resume=tmp_path / "older.ckpt", progress=False)
+    fit(make_config(max_steps=1), x, ys[0], folder=tmp_path / "one", progress=False)
+    with pytest.raises(ValueError, match="one network"):
+        fit_many([make_config()], x, ys[:1], resume=tmp_path / "one" / "last.ckpt", progress=False)
     (tmp_path / "last.ckpt").write_bytes(b"no")
     with pytest.raises(ValueError, match="is damaged"):
         fit_many([make_config()], x, ys[:1], resume=tmp_path / "last.ckpt")

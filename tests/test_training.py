@@ -31,10 +31,12 @@ from diffclust.training import (  # noqa: E402
     batch_rows,
     embed,
     fit,
+    fit_many,
     load,
     move_images,
 )
 from diffclust.training.data import lend_labels  # noqa: E402
+from diffclust.training.module import pair_scores  # noqa: E402
 
 
 def make_data(n=120, n_labels=30, seed=0):
@@ -85,6 +87,13 @@ def test_share_of_labelled_rows(n_labelled, n_unlabelled, expected):
     rows = batch_rows(0, 0, labelled, unlabelled, 64, 32)
     assert len(rows) == len(set(rows)) == 64
     assert (rows < n_labelled).sum() == expected
+
+
+def test_negative_and_masked_labels_are_unknown():
+    assert as_labels(np.array([0, -100, -2, 3]), 4).tolist() == [0, -1, -1, 3]
+    assert as_labels(np.ma.masked_array([0, 1, 2, 3], mask=[0, 1, 0, 0]), 4).tolist() == [0, -1, 2, 3]
+    with pytest.raises(ValueError, match="x has masked entries"):
+        as_rows(np.ma.masked_array(np.zeros((2, 2)), mask=np.eye(2)))
 
 
 def test_validation_rows_are_held_out():
@@ -193,6 +202,29 @@ def test_training_takes_lent_labels_but_not_those_of_held_out_rows():
     assert len(crowd.labelled) == 6
     pairs = ForestData(make_config(least_labels=4), rows, labels, None, apart=np.zeros((3, 3), bool))
     assert len(pairs.labelled) == 6
+
+
+def test_scores_of_pairs_are_those_of_metrics():
+    rng = np.random.default_rng(0)
+    labels, found = rng.integers(-3, 4, (30, 12)), rng.integers(0, 4, (30, 12))
+    labels[:, 0] = 1
+    labels[0], found[0] = np.arange(12), np.arange(12)  # perfect, by single points
+    labels[1, 1:] = -1  # one labelled point
+    errors, indices = pair_scores(torch.from_numpy(found), torch.from_numpy(labels))
+    for error, ari, true, pred in zip(errors, indices, labels, found, strict=True):
+        scores = dc.metrics.clustering_scores(true[true >= 0], pred[true >= 0])
+        assert (float(error), float(ari)) == (scores["error"], scores["ari"])
+
+
+@pytest.mark.parametrize("train", [fit, lambda config, x, y, **options: fit_many([config], x, [y], **options)[0]])
+def test_validation_batches_without_a_label_are_left_out(train):
+    x, y, known = make_data()
+    few = np.where(np.arange(120) == 17, y, -1)
+    config = make_config(max_steps=5)
+    module = train(config, x, known, validation=(x, few), progress=False)
+    assert np.isfinite(list(module.validations[0].values())).all()
+    with pytest.raises(ValueError, match="has no known label"):
+        train(config, x, known, validation=(x, np.full(120, -1)), progress=False)
 
 
 def test_validation_in_full_batches():

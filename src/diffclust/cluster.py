@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust.constraints import Constraints, all_apart
 from diffclust.forest import Hierarchy
-from diffclust.frameworks import is_integer
+from diffclust.frameworks import is_integer, refuse_masked
 from diffclust.problems import check_constraints
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
@@ -92,6 +92,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             constraints: must-links and cannot-links that the clusters respect, e.g. ``Constraints.from_labels(labels)``
                 with -1 for unknown. With more clusters than labelled groups, the others are new ones.
         """
+        refuse_masked("X", X)
         X = validate_data(self, X, dtype=np.float64)
         self._check_parameters(X)
         known = check_constraints(constraints, len(X), ())
@@ -164,6 +165,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
     def _nearest(self, X: Any) -> NDArray[np.intp]:
         check_is_fitted(self)
+        refuse_masked("X", X)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         if self.metric == "precomputed":
             return X.argmin(1) if _are_distances(self._points) else X.argmax(1)

@@ -1,8 +1,9 @@
 """What is known about the clustering: labels of some points, pairs that belong together or apart, or both.
 
-Notation: the paper's M_Ω, see ``docs/notation.md``. Two forms are kept. The *label form* is a vector of labels, -1
-for unknown; solvers have a fast path for it. The *relation form* is an (n, n) int8 matrix, 1 same, 0 different, -1
-unknown, transitively closed. Pairs and matrices that say no more than labels do are turned into labels.
+Notation: the paper's M_Ω, see ``docs/notation.md``. Two forms are kept. The *label form* is a vector of labels, -1 or
+another negative number for unknown; solvers have a fast path for it. The *relation form* is an (n, n) int8 matrix, 1
+same, 0 different, -1 unknown, transitively closed. Pairs and matrices that say no more than labels do are turned into
+labels.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, to_numpy
+from diffclust.frameworks import fill_unknown, framework_of, identity_mask, is_integer, namespace_of, sort, to_numpy
 
 SAME, DIFFERENT, UNKNOWN = 1, 0, -1
 
@@ -39,21 +40,20 @@ class Constraints:
         """Points with the same label belong together, with different labels apart; -1 is unknown, as in scikit-learn.
 
         Args:
-            labels: integers of shape (n,), or (..., n) for a batch of problems. Torch tensors and JAX arrays stay
-                where they are, unread.
+            labels: integers of shape (n,), or (..., n) for a batch of problems. Every negative one is unknown, so
+                torch's -100, too, and so is what a NumPy array masks. Torch tensors and JAX arrays stay where they are,
+                unread.
         """
         on_host = framework_of(labels) == "numpy"
         if on_host:
-            labels = np.asarray(labels)
+            labels = np.asarray(fill_unknown(labels, np.int64(UNKNOWN)))
             if labels.size == 0:
                 raise ValueError(f"labels are empty (shape {labels.shape}): at least one point is needed.")
         _check_integers("labels", labels.dtype)
         if on_host:
-            if labels.min() < -1:
-                raise ValueError(f"labels must be -1 (unknown) or at least 0, got {labels.min()}. Use -1 for unknown.")
             if labels.max() > np.iinfo(np.int64).max:
                 raise ValueError(f"labels must fit into int64, got {labels.max()}. Number the classes from 0.")
-            labels = labels.astype(np.int64)
+            labels = np.maximum(labels.astype(np.int64), UNKNOWN)
         if labels.ndim < 1 or labels.shape[-1] < 1:
             raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
         return cls(labels=labels)
@@ -80,8 +80,8 @@ class Constraints:
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Constraints:
-        """The paper's M_Ω: 1 same cluster, 0 different, nan unknown; shape (n, n), or (..., n, n) for a batch."""
-        given = to_numpy(matrix)
+        """The paper's M_Ω: 1 same cluster, 0 different, nan or masked unknown; (n, n), or (..., n, n) for a batch."""
+        given = to_numpy(fill_unknown(matrix, np.nan))
         if given.dtype.kind not in "iubf":
             raise TypeError(f"matrix must be real numbers, got dtype {given.dtype}.")
         values = given.astype(np.float64)
@@ -190,7 +190,7 @@ class Constraints:
 
     def agree(self, clustering: Any) -> Any:
         """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
-        clustering = to_numpy(clustering)
+        clustering = to_numpy(clustering, "clustering")
         if clustering.ndim < 1 or clustering.shape[-1] != self.n_points:
             raise ValueError(f"clusterings must have shape (..., {self.n_points}), got shape {clustering.shape}.")
         together = clustering[..., :, None] == clustering[..., None, :]
@@ -227,7 +227,7 @@ def _count_groups(labels: Any) -> tuple[Any, Any]:
 
 
 def _check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
-    array = np.asarray(to_numpy(pairs) if hasattr(pairs, "shape") else list(pairs or ()))
+    array = np.asarray(to_numpy(pairs, name) if hasattr(pairs, "shape") else list(pairs or ()))
     if array.size == 0:
         return np.empty((0, 2), np.intp)
     _check_integers(name, array.dtype)

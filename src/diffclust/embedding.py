@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from diffclust import training
 from diffclust.cluster import SpanningForestClustering, lower_guard
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer
+from diffclust.frameworks import fill_unknown, is_integer, refuse_masked, to_numpy
 
 
 class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -114,7 +114,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
         Args:
             X: features (n, d), or images (n, H, W), (n, H, W, C), (n, C, H, W); bytes stay bytes in memory.
-            y: integer classes (n,), -1 (or nan) where unknown.
+            y: integer classes (n,), -1 (or another negative number, nan, or masked) where unknown.
         """
         X = self._validate(X, reset=True)
         labels = _check_labels(y, len(X))
@@ -135,6 +135,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
         """float32, or bytes as they are."""
+        refuse_masked("X", X)
         return validate_data(
             self, X, reset=reset, dtype=[np.float32, np.uint8], allow_nd=True, ensure_min_samples=2 if reset else 1
         )
@@ -212,11 +213,11 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
 
 def _check_labels(y: Any, n_samples: int) -> NDArray[np.int64]:
-    """Integer labels, -1 unknown, at least one known."""
+    """Integer labels, negative where unknown, at least one known."""
     advice = "Give the classes of some points as integers from 0, and -1 where unknown."
     if y is None:
         raise ValueError(f"ForestEmbedding requires y to be passed, but the target y is None. {advice}")
-    labels = np.asarray(y)
+    labels = to_numpy(fill_unknown(y, np.int64(-1)))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dtype.kind == "f":
@@ -228,10 +229,8 @@ def _check_labels(y: Any, n_samples: int) -> NDArray[np.int64]:
         )
     if labels.shape != (n_samples,):
         raise ValueError(f"y must have one label for each of the {n_samples} points, got shape {labels.shape}.")
-    if (labels < -1).any():
-        raise ValueError(f"y must be -1 (unknown) or at least 0, got {labels.min()}. {advice}")
     if (labels < 0).all():
-        raise ValueError(f"y has no known label, all are -1. {advice} Without any, use SpanningForestClustering.")
+        raise ValueError(f"y has no known label, all are negative. {advice} Without any, use SpanningForestClustering.")
     return labels.astype(np.int64)
 
 

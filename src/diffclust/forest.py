@@ -105,7 +105,7 @@ class Hierarchy:
         >>> [hierarchy.labels(k).tolist() for k in (1, 2, 3)]
         [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 2]]
         """
-        matrix = check_similarity(to_numpy(similarity))
+        matrix = check_similarity(to_numpy(similarity, "similarity"))
         if matrix.ndim != 2:
             raise ValueError(f"A hierarchy is of one problem: similarity must have shape (n, n), got {matrix.shape}.")
         known = check_constraints(constraints, len(matrix), ())

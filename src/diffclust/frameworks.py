@@ -25,9 +25,29 @@ def namespace_of(array: Any) -> Any:
     return np if framework == "numpy" else sys.modules["torch" if framework == "torch" else "jax.numpy"]
 
 
-def to_numpy(array: Any) -> np.ndarray:
-    """The array on the host, detached; no copy where it is there already."""
-    return array.detach().cpu().numpy() if framework_of(array) == "torch" else np.asarray(array)
+def to_numpy(array: Any, name: str = "the array") -> np.ndarray:
+    """The array on the host, detached; no copy where it is there already. ``name`` is for the error."""
+    if framework_of(array) == "torch":
+        return array.detach().cpu().numpy()
+    refuse_masked(name, array)
+    return np.asarray(array)
+
+
+def refuse_masked(name: str, array: Any) -> None:
+    """A ValueError if entries are masked (``numpy.ma``): NumPy's conversions would take what is under the mask."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        where = tuple(int(i) for i in np.argwhere(np.ma.getmaskarray(array))[0])
+        raise ValueError(
+            f"{name} has masked entries, the first at {where}. Fill them with .filled(value), e.g. -np.inf where a "
+            "similarity has no edge, or leave those points out."
+        )
+
+
+def fill_unknown(labels: Any, unknown: Any) -> Any:
+    """Labels, or what else may be unknown, with ``unknown`` where they are masked (``numpy.ma``)."""
+    if not isinstance(labels, np.ma.MaskedArray):
+        return labels
+    return np.where(np.ma.getmaskarray(labels), unknown, labels.data) if np.ma.is_masked(labels) else labels.data
 
 
 def device_of(array: Any) -> str:

@@ -163,7 +163,7 @@ def fenchel_young_loss(
     problem = prepare(similarity, n_clusters)
     xp = namespace_of(problem.given)
     if framework_of(similarity) == "numpy":
-        adjacency = np.asarray(to_numpy(adjacency), problem.given.dtype)
+        adjacency = np.asarray(to_numpy(adjacency, "adjacency"), problem.given.dtype)
     elif framework_of(similarity) == "jax":
         adjacency = xp.asarray(adjacency, problem.given.dtype)
     if tuple(adjacency.shape) != (*problem.batch_shape, problem.n_points, problem.n_points):

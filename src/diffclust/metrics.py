@@ -11,7 +11,7 @@ from diffclust.frameworks import to_numpy
 
 
 def _check_labels(labels_true: Any, labels_pred: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    true, pred = np.asarray(to_numpy(labels_true)), np.asarray(to_numpy(labels_pred))
+    true, pred = to_numpy(labels_true, "labels_true"), to_numpy(labels_pred, "labels_pred")
     if true.ndim != 1 or pred.ndim != 1:
         raise ValueError(f"labels must have shape (n,), got shapes {true.shape} and {pred.shape}.")
     if len(true) != len(pred):

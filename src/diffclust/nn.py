@@ -188,7 +188,8 @@ class PartialFenchelYoungLoss(_Loss):
             of a rank's own rows; :class:`Constraints`, and they only, are those of the rows of all ranks. See
             :mod:`diffclust.distributed` about gradients. No effect on one rank.
 
-    Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown.
+    Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1
+    where unknown, or another negative number, such as torch's -100.
 
     >>> loss = PartialFenchelYoungLoss(n_clusters=2, seed=0)
     >>> embeddings = torch.tensor([[0.0], [0.1], [1.0], [1.1]], requires_grad=True)

@@ -97,7 +97,7 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
         return n_clusters
     xp, framework = namespace_of(like), framework_of(like)
     if framework == "numpy" or framework_of(n_clusters) != framework:
-        n_clusters = to_numpy(n_clusters)
+        n_clusters = to_numpy(n_clusters, "n_clusters")
         if n_clusters.dtype.kind not in "iu":
             raise TypeError(f"n_clusters must be an integer, got {n_clusters.tolist()!r}.")
         if n_clusters.size:
@@ -148,7 +148,7 @@ def check_points(points: Any) -> Any:
     """Finite real points (n, d), as they came if they are a tensor on a device, else as a NumPy array."""
     on_host = framework_of(points) != "torch" or points.device.type == "cpu"
     if on_host:
-        points = to_numpy(points.float() if "bfloat16" in str(getattr(points, "dtype", "")) else points)
+        points = to_numpy(points.float() if "bfloat16" in str(getattr(points, "dtype", "")) else points, "points")
         if points.dtype.kind not in "iubf":
             raise TypeError(f"points must be real numbers, got dtype {points.dtype}.")
     if points.ndim != 2:

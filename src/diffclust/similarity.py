@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort
+from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, to_numpy
 
 # How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
 # only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
@@ -18,7 +18,7 @@ SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
 
 def check_similarity(similarity: Any) -> NDArray[Any]:
     """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
-    array = _check_real("similarity", np.asarray(similarity))
+    array = _check_real("similarity", to_numpy(similarity, "similarity"))
     check_square(array)
     if array.size == 0:
         return array
@@ -77,7 +77,7 @@ def check_square(similarity: Any) -> None:
 def _check_points(x: Any) -> Any:
     """Float points (..., n, d); half precision becomes float32."""
     if framework_of(x) == "numpy":
-        x = _check_real("points", np.asarray(x))
+        x = _check_real("points", to_numpy(x, "points"))
     else:
         if "float" not in str(x.dtype):
             raise TypeError(f"embeddings must be floating point, got {x.dtype}. Convert them, e.g. with .float().")
@@ -143,7 +143,7 @@ def standardize(similarity: Any) -> Any:
     [[1.0, -1.0], [-1.0, 1.0]]
     """
     if framework_of(similarity) == "numpy":
-        similarity = _check_real("similarity", np.asarray(similarity))
+        similarity = _check_real("similarity", to_numpy(similarity, "similarity"))
         if np.isinf(similarity).any():
             raise ValueError("standardize needs finite entries. Standardise before masking edges with -inf.")
     check_square(similarity)

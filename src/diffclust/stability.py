@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
+from diffclust.frameworks import fill_unknown, to_numpy
 from diffclust.perturbed import check_draws
 from diffclust.similarity import check_similarity, standardize
 
@@ -54,7 +55,7 @@ def soft_memberships(
 
 
 def _check_clusters(labels: Any, n_clusters: int | None, n: int) -> tuple[NDArray[Any], int]:
-    labels = np.asarray(labels)
+    labels = to_numpy(labels, "labels")
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(f"labels must be {n} integers, shape ({n},), got {labels.dtype} of shape {labels.shape}.")
     k = int(labels.max()) + 1 if n_clusters is None else n_clusters
@@ -204,7 +205,7 @@ def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int,
 
     if labels is None:
         raise ValueError("criterion='labels' needs labels=, one for each point, -1 where unknown.")
-    labels = np.asarray(labels)
+    labels = to_numpy(fill_unknown(labels, -1))
     known = labels >= 0
     if labels.shape != (hierarchy.n_points,) or not known.any():
         raise ValueError(

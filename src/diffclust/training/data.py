@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
-from diffclust.frameworks import to_numpy
+from diffclust.frameworks import framework_of, to_numpy
 from diffclust.training.settings import TrainingConfig
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
@@ -28,7 +28,7 @@ def as_rows(x: Any) -> Tensor:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
-        x = torch.from_numpy(np.ascontiguousarray(x)) if not isinstance(x, Tensor) else x.detach()
+        x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
     if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:
@@ -44,8 +44,9 @@ def as_rows(x: Any) -> Tensor:
 
 
 def as_labels(y: Any, n_rows: int) -> Tensor:
-    """(n,) integers, -1 unknown, as int64."""
-    labels = torch.as_tensor(to_numpy(Constraints.from_labels(to_numpy(y)).labels))
+    """(n,) integers, negative or masked where unknown, as int64 with -1 there."""
+    on_host = y if framework_of(y) == "numpy" else to_numpy(y)
+    labels = torch.as_tensor(Constraints.from_labels(on_host).labels)
     if labels.shape != (n_rows,):
         raise ValueError(f"y must have one label per row of x, {n_rows}, got shape {tuple(labels.shape)}.")
     return labels
@@ -182,7 +183,10 @@ class ForestData(pl.LightningDataModule):
         return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.config.views))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
-        """Batches like those of training, ``rows`` in turn and the same ``others`` always; no short last one."""
+        """Batches like those of training, ``rows`` in turn and the same ``others`` always.
+
+        Left out are a short last one, and those without a label, which have no score.
+        """
         size = self.config.batch_size
         rng = np.random.default_rng([self.config.seed, 1])
         n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
@@ -190,6 +194,9 @@ class ForestData(pl.LightningDataModule):
         parts = np.split(rng.permutation(rows), range(size - n_others, len(rows), size - n_others))
         if len(parts) > 1 and len(parts[-1]) < len(parts[0]):
             parts.pop()
+        parts = [part for part in parts if bool((labels[part] >= 0).any())]
+        if not parts:
+            raise ValueError("validation=(x, y) has no known label: label some rows (0, 1, 2, ...), -1 where unknown.")
         self.sets["validation"] = (x, labels)
         self.validation_rows = [torch.from_numpy(np.concatenate([part, others])) for part in parts]
 

@@ -11,6 +11,7 @@ validation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -25,9 +26,9 @@ from diffclust.forest import spanning_forest
 from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
 from diffclust.training.data import ForestData, as_labels, as_rows, as_set
 from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet, random_numbers_of_its_own, resolve
-from diffclust.training.module import ForestModule, check_finite, seed_step
+from diffclust.training.module import ForestModule, check_finite, pair_scores, seed_step
 from diffclust.training.ranks import Together
-from diffclust.training.settings import TrainingConfig
+from diffclust.training.settings import MONITORS, TrainingConfig
 
 SHARED = ("validate_every", "precision", "accelerator")  # what the networks of a fleet have in common
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -45,9 +46,9 @@ def fit_many(
         configs: may differ in everything but validate_every, precision and accelerator.
         x: see :func:`diffclust.training.fit`.
         ys: integer labels (n,) for each config, -1 where unknown.
-        validation: rows and labels; every network's clustering error on them is measured after each block of
-            ``validate_every`` steps, in batches of its ``batch_size``. A network with ``patience`` stops after so many
-            of these without a smaller error, and returns with its best weights.
+        validation: rows and labels; every network is measured on them after each ``validate_every`` steps, as in
+            :func:`diffclust.training.fit`. A network with ``patience`` stops after so many validations without a better
+            value of its ``monitor``, and returns with its best weights.
         folder: where ``last.ckpt`` goes, after blocks, ``save_every`` seconds apart, and at the end; None writes none.
         resume: such a checkpoint, to go on from with the same arguments.
         workers: processes that choose the rows of the next blocks meanwhile.
@@ -73,7 +74,7 @@ def fit_many(
         )
     rows = as_rows(x)
     if resume is not None:
-        check_checkpoint(resume)
+        _check_fleet(resume)
     held_out = None if validation is None else as_set(*validation)
     data = [ForestData(config, rows, as_labels(y, len(rows)), held_out) for config, y in zip(configs, ys, strict=True)]
     with random_numbers_of_its_own(), quiet():
@@ -106,6 +107,18 @@ def fit_many(
     return fleet.finish()
 
 
+def _check_fleet(path: str | Path) -> None:
+    """A ValueError if a checkpoint is not one to resume a fleet from."""
+    state = check_checkpoint(path)
+    if "best" not in state:
+        raise ValueError(f"{path} holds one network: it is for fit(..., resume=...).")
+    if any("value" not in best for best in state["best"]):
+        raise ValueError(
+            f"{path} was written by an older version of diffclust, which knew no monitor here. Finish it with that "
+            "version, or start again without resume."
+        )
+
+
 class _Blocks(IterableDataset):
     """Rows and moves of all networks for each block of steps, from the step that the fleet has reached."""
 
@@ -132,8 +145,8 @@ class Fleet(pl.LightningModule):
 
     Attributes:
         done: steps so far.
-        best: for each network its smallest validation error, the step of it, the weights it had then, and whether
-            patience has stopped it since.
+        best: for each network the best value of its monitor, the weights it had then, how many validations have passed
+            since, and whether patience has stopped it.
     """
 
     def __init__(self, members: Sequence[ForestModule], data: Sequence[ForestData]) -> None:
@@ -144,9 +157,7 @@ class Fleet(pl.LightningModule):
         self.config: TrainingConfig = members[0].config
         self.n_steps = max(data.config.max_steps for data in self.data)
         self.done = 0
-        self.best: list[dict[str, Any]] = [
-            {"error": float("inf"), "step": 0, "state": {}, "stopped": False} for _ in members
-        ]
+        self.best: list[dict[str, Any]] = [{"value": None, "state": {}, "waited": 0, "stopped": False} for _ in members]
         self._graph: torch.cuda.CUDAGraph | None = None
 
     # ---------------------------------------------------------------------------------------------------- training
@@ -296,20 +307,30 @@ class Fleet(pl.LightningModule):
 
     @torch.no_grad()
     def _validate(self, trained: list[int]) -> None:
-        """The clustering error of each network; the best weights are kept."""
+        """Measures each network whose turn it is; the best weights are kept."""
         for i in trained:
             member: ForestModule = self.members[i]  # type: ignore[assignment]
-            error = self._error_of(member, self.data[i])
-            member.validations.append({"step": self.done, "val_error": error})
-            if error < self.best[i]["error"]:
-                state = {name: value.clone() for name, value in member.state_dict().items() if name != "losses"}
-                self.best[i] = {"error": error, "step": self.done, "state": state, "stopped": False}
-            elif member.config.patience is not None:
-                waited = self.done - self.best[i]["step"]
-                self.best[i]["stopped"] = waited >= member.config.patience * self.config.validate_every
+            config = member.config
+            if self.done % min(config.validate_every, config.max_steps):
+                continue  # the block ended because another network is done
+            measured = self._measure(member, self.data[i])
+            member.validations.append({"step": self.done, **measured})
+            self._remember(i, measured[config.monitor])
 
-    def _error_of(self, member: ForestModule, data: ForestData) -> float:
-        """The mean over batches of the share of known pairs on which clusters and labels disagree."""
+    def _remember(self, i: int, value: float) -> None:
+        """Best weights and patience, by the rules of Lightning's ModelCheckpoint and EarlyStopping."""
+        member: ForestModule = self.members[i]  # type: ignore[assignment]
+        best, patience = self.best[i], member.config.patience
+        maximised = MONITORS[member.config.monitor] == "max"
+        if best["value"] is None or (value > best["value"] if maximised else value < best["value"]):
+            state = {name: tensor.clone() for name, tensor in member.state_dict().items() if name != "losses"}
+            best.update(value=value, state=state, waited=0)
+        else:
+            best["waited"] += 1
+        best["stopped"] = patience is not None and (best["waited"] >= patience or not math.isfinite(value))
+
+    def _measure(self, member: ForestModule, data: ForestData) -> dict[str, float]:
+        """Means over the batches of validation, which are solved together, of what ``fit`` measures one by one."""
         rows = torch.stack(data.validation_rows).to(self.device)
         member.eval()
         embeddings = []
@@ -317,14 +338,13 @@ class Fleet(pl.LightningModule):
             x, _ = data.take("validation", part, None)
             with self._precision():
                 embeddings.append(member(x).float())
-        member.train()
         points = torch.cat(embeddings).reshape(*rows.shape, -1)
-        similarity = member.loss.similarities(points)
-        found = spanning_forest(similarity, min(member.config.n_clusters, rows.shape[1])).labels
         labels = data.sets["validation"][1][rows]
-        known = (labels >= 0)[:, :, None] & (labels >= 0)[:, None, :]
-        wrong = (found[:, :, None] == found[:, None, :]) != (labels[:, :, None] == labels[:, None, :])
-        return float(((wrong & known).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)).mean())
+        loss = member.loss(points, labels)
+        member.train()
+        found = spanning_forest(member.loss.similarities(points), min(member.config.n_clusters, rows.shape[1])).labels
+        error, ari = pair_scores(found, labels)
+        return {"val_loss": float(loss), "val_error": float(error.mean()), "val_ari": float(ari.mean())}
 
     # ------------------------------------------------------------------------------------------------- checkpoints
 

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from diffclust import nn as modules
 from diffclust.backbones import InputScaling, Residual, is_image, make_backbone
-from diffclust.constraints import Constraints
+from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
-from diffclust.frameworks import to_numpy
-from diffclust.metrics import clustering_scores
 from diffclust.training.settings import MONITORS, TrainingConfig
 
 START_ROWS = 10_000  # whose principal components a residual network starts from, about
@@ -29,8 +27,11 @@ class CrossEntropy(modules._Loss):
         self.logits = nn.LazyLinear(n_clusters)
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
-        classes = self._constraints(embeddings, labels).labels
-        return nn.functional.cross_entropy(self.logits(embeddings), classes, ignore_index=-1)
+        logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
+        if embeddings.ndim == 2:
+            return nn.functional.cross_entropy(logits, classes, ignore_index=UNKNOWN)
+        problems = zip(logits, classes, strict=True)  # the mean of each: they may have different numbers of labels
+        return torch.stack([nn.functional.cross_entropy(*each, ignore_index=UNKNOWN) for each in problems]).mean()
 
 
 def seed_step(device: torch.device, seed: int, step: int, rank: int = 0) -> None:
@@ -49,6 +50,29 @@ def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str =
             f"{name} is {float(loss.detach())} after {n_steps} steps: training diverged. Lower learning_rate "
             f"({config.learning_rate}) or look for extreme values in x."
         )
+
+
+def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Clustering error and adjusted Rand index of each problem, over its labelled points.
+
+    The numbers of :func:`diffclust.metrics.clustering_scores`, for many problems at once and on their device.
+
+    Args:
+        found, labels: (..., n), clusters and labels; negative labels are unknown.
+
+    >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
+    [[0.375], [0.0]]
+    """
+    known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
+    same, joined = (each[..., :, None] == each[..., None, :] for each in (labels, found))
+    pairs = (same & joined, same & ~joined, ~same & joined, ~same & ~joined)
+    right, missed, confused, apart = torch.stack([(known & each).sum((-1, -2)) for each in pairs]).cpu()
+    n_known = (labels >= 0).sum(-1).cpu()
+    right = right - n_known  # a point and itself are no pair, but count in the error
+    error = (missed + confused).double() / n_known.double() ** 2
+    scale = (right + missed) * (missed + apart) + (right + confused) * (confused + apart)
+    index = 2.0 * (right * apart - missed * confused).double() / scale.double()
+    return error, torch.where(missed + confused == 0, 1.0, index)
 
 
 class ForestModule(pl.LightningModule):
@@ -138,9 +162,9 @@ class ForestModule(pl.LightningModule):
         embeddings = self(x)
         similarity = self.loss.similarities(self.loss.gathered(embeddings))
         forest = spanning_forest(similarity, min(self.config.n_clusters, len(similarity)))
-        labels = to_numpy(known.labels) if known.relation is None else known.groups()[0]
-        scores = clustering_scores(labels[labels >= 0], to_numpy(forest.labels)[labels >= 0])
-        values = {"val_loss": self.loss(embeddings, known), "val_error": scores["error"], "val_ari": scores["ari"]}
+        labels = known.labels if known.relation is None else known.groups()[0]
+        error, ari = pair_scores(forest.labels, torch.as_tensor(labels, device=similarity.device))
+        values = {"val_loss": self.loss(embeddings, known), "val_error": float(error), "val_ari": float(ari)}
         self.log_dict(values, on_epoch=True, prog_bar=True, batch_size=1)
 
     def on_validation_epoch_end(self) -> None:
