@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from diffclust.solvers.cpu.threads import jit
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.points.cpu import Tree, in_order
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN
