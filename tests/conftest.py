@@ -18,6 +18,7 @@ def _source_hash():
         PACKAGE / "noise.py",
         *sorted((PACKAGE / "solvers" / "cpu").glob("*.py")),
         *sorted((PACKAGE / "solvers" / "points").glob("*.py")),
+        PACKAGE / "solvers" / "compiled.py",
         PACKAGE / "solvers" / "tree.py",
     ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

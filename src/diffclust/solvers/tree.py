@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-_jit = numba.njit(nogil=True, cache=True, boundscheck=False)
+from diffclust.solvers.compiled import jit
+
+_jit = jit(error_model="python")
 
 
 @_jit

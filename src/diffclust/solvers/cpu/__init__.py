@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
 from diffclust.solvers import Forests
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
 from diffclust.solvers.cpu.noise import BLOCKS, copy_ordered, ordered, perturb
 from diffclust.solvers.cpu.sums import (
@@ -29,7 +30,7 @@ from diffclust.solvers.cpu.sums import (
     mean_values,
     noise_sum,
 )
-from diffclust.solvers.cpu.threads import in_threads, jit, plain
+from diffclust.solvers.cpu.threads import in_threads, plain
 from diffclust.solvers.cpu.trees import free_forest, label_forest, sort_edges, write_forest
 
 __all__ = [

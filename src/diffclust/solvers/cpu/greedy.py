@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diffclust.solvers.cpu.threads import jit
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.trees import code
 
 

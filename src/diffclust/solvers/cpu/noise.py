@@ -12,7 +12,7 @@ from numba.extending import overload, register_jitable
 
 from diffclust import noise as noise_definition
 from diffclust.noise import gumbel, normal_pair, philox
-from diffclust.solvers.cpu.threads import jit
+from diffclust.solvers.compiled import jit
 
 for _function in (
     noise_definition.philox_round,

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.noise import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
-from diffclust.solvers.cpu.threads import in_threads, jit, plain
+from diffclust.solvers.cpu.threads import in_threads, plain
 
 
 def mean_values(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,10 +11,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-# Numba keeps compiled code beside a file until that file changes, not the files it calls: after an edit in this folder,
-# run the tests (they keep a cache of their own, by the contents of all files) or delete __pycache__.
-jit: Any = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
-
 
 def plain(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
     """Contiguous and writeable: Numba would compile everything once more for any other kind of array."""

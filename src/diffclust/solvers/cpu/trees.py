@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.noise import number
-from diffclust.solvers.cpu.threads import jit
 from diffclust.solvers.tree import number_trees
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.solvers.cpu.threads import jit
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import FAR, LISTED, Neighbours, comes_before, edge_code, improve
 from diffclust.solvers.points.tiles import Tree

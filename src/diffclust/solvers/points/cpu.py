@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.solvers.cpu.threads import jit
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.points.boruvka import minimum_spanning_tree
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.progress import Progress

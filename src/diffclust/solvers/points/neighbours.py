@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.solvers.cpu.threads import in_threads, jit
+from diffclust.solvers.compiled import jit
+from diffclust.solvers.cpu.threads import in_threads
 from diffclust.solvers.points.boruvka import NO_EDGE, join
 from diffclust.solvers.points.cpu import finish, first_equal
 from diffclust.solvers.points.metrics import METRICS, place

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.solvers.cpu.threads import jit
+from diffclust.solvers.compiled import jit
 from diffclust.solvers.points.cpu import Tree, in_order
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.search import nearest_points

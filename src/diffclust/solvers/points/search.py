@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.solvers.cpu.threads import in_threads, jit, max_threads
+from diffclust.solvers.compiled import jit
+from diffclust.solvers.cpu.threads import in_threads, max_threads
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.tiles import (
     ROWS,

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.solvers.cpu.threads import in_threads, jit
+from diffclust.solvers.compiled import jit
+from diffclust.solvers.cpu.threads import in_threads
 
 WIDTH = 32
 ROWS = 4  # points whose distances to a tile are computed together: the tile is loaded once for all of them
@@ -24,10 +24,8 @@ SQUARED_EUCLIDEAN, MANHATTAN, CHEBYSHEV = range(3)
 # A lower bound is summed in another order than the distances it bounds: it must stay below them in spite of rounding.
 SLACK = 1 - 1e-10
 
-_fused = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy", fastmath={"contract"})
-_any_order = numba.njit(
-    nogil=True, cache=True, boundscheck=False, error_model="numpy", fastmath={"contract", "reassoc", "nsz"}
-)
+_fused = jit(fastmath={"contract"})
+_any_order = jit(fastmath={"contract", "reassoc", "nsz"})
 
 
 class Tree(NamedTuple):
