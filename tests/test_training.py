@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -35,6 +36,7 @@ from diffclust.training import (  # noqa: E402
     move_images,
 )
 from diffclust.training.data import lend_labels  # noqa: E402
+from diffclust.training.module import seed_step  # noqa: E402
 
 
 def make_data(n=120, n_labels=30, seed=0):
@@ -371,6 +373,41 @@ def test_mixed_precision():
     x, _, known = make_data()
     module = fit(make_config(max_steps=3, precision="bf16-mixed"), x, known, progress=False)
     assert np.isfinite(module.loss_curve).all()
+
+
+class RecordingDropout(torch.nn.Dropout):
+    """Keeps the mask of each training step."""
+
+    def __init__(self):
+        super().__init__(0.5)
+        self.masks = []
+
+    def forward(self, x):
+        if self.training:
+            self.masks.append(tuple((super().forward(torch.ones(64)) > 0).tolist()))
+        return x
+
+
+def test_dropout_differs_between_steps_and_seeds_and_repeats_with_them():
+    x, _, known = make_data()
+
+    def masks(seed):
+        network = torch.nn.Sequential(torch.nn.Linear(5, 4), RecordingDropout())
+        fit(make_config(backbone=network, max_steps=4, seed=seed), x, known, progress=False)
+        return network[1].masks[-4:]  # before them the network was tried on a few rows
+
+    first = masks(7)
+    assert len(set(first)) == 4
+    assert masks(7) == first
+    assert not set(masks(8)) & set(first)
+
+
+def test_each_rank_draws_its_own_dropout():
+    drawn = set()
+    for seed, step, rank in itertools.product((0, 1), (0, 1), (0, 1)):
+        seed_step(torch.device("cpu"), seed, step, rank)
+        drawn.add(float(torch.rand(())))
+    assert len(drawn) == 8
 
 
 class KillAt(Callback):
