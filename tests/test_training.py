@@ -35,7 +35,7 @@ from diffclust.training import (  # noqa: E402
     load,
     move_images,
 )
-from diffclust.training.data import lend_labels  # noqa: E402
+from diffclust.training.data import lend_labels, reach_of  # noqa: E402
 from diffclust.training.module import seed_step  # noqa: E402
 
 
@@ -247,6 +247,10 @@ def test_moved_images(shape, kind):
         assert torch.equal(result, expected)
 
 
+def test_images_are_moved_by_an_eighth_of_the_shorter_side_and_by_a_pixel_at_least():
+    assert [reach_of(shape) for shape in ((7, 90), (3, 15, 16), (3, 17, 16), (32, 24))] == [1, 1, 2, 3]
+
+
 # ------------------------------------------------------------------------------------------------------------- noise
 
 
@@ -408,6 +412,21 @@ def test_each_rank_draws_its_own_dropout():
         seed_step(torch.device("cpu"), seed, step, rank)
         drawn.add(float(torch.rand(())))
     assert len(drawn) == 8
+
+
+class WatchGather(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, module, *_):
+        self.seen.append(module.loss.gather)
+
+
+def test_one_rank_gathers_nothing():
+    x, _, known = make_data()
+    watch = WatchGather()
+    fit(make_config(max_steps=2), x, known, progress=False, callbacks=[watch])
+    assert watch.seen == [False, False]
 
 
 class KillAt(Callback):
