@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/diffclust")
 GPU_FILES = ("solvers/cuda/*", "solvers/points/cuda.py")
-GPU_WORDS = re.compile(r'"cuda"|is_cuda|on_gpu')
+GPU_WORDS = re.compile(r'"cuda"|is_cuda|on_gpu|_until_capture|_graph\b|_streams')
 GPU_FUNCTIONS = {"_captured", "_on_streams"}  # of training/fleet.py: CUDA graphs
 SKIPPED_TESTS = {"test_cuda", "test_torch_cuda", "test_examples", "test_experiments", "test_sweep", "test_images"}
 COSMETIC = {"help", "metavar", "rich_help_panel", "strict", "stacklevel", "indent", "err"}
@@ -57,6 +57,7 @@ TESTS = {
     "distributed.py": ("test_distributed",),
     "training/ranks.py": ("test_ranks",),
 }
+ELSEWHERE = ("test_distributed", "test_ranks")  # lines that no test is seen to run may run in another process
 WARM = ("test_solvers", "test_points", "test_hierarchy", "test_stability", "test_noise")  # these compile nearly all
 PRELOADED = ("torch", "lightning.pytorch", "jax", "jax.numpy", "pandas", "sklearn.cluster", "sklearn.datasets",
              "scipy.spatial", "scipy.sparse.csgraph", "hypothesis", "plotly", "matplotlib", "networkx")  # fmt: skip
@@ -161,7 +162,7 @@ class Mutator(ast.NodeVisitor):
         if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             opening = self.source[self.place(node)[0] : self.starts[node.lineno]]
             needs_gpu = not isinstance(node, ast.If) and GPU_WORDS.search(opening.decode())
-            if b"pragma: no cover" in opening or b"TYPE_CHECKING" in opening or needs_gpu:
+            if re.search(rb"pragma: no cover|TYPE_CHECKING|numba\.njit", opening) or needs_gpu:
                 return
         super().visit(node)
 
@@ -364,6 +365,8 @@ class Tests:
         files = {context.split("::")[0] for context in contexts if context.endswith("|setup")}
         names |= {name for name in self.seconds if name.split("::")[0] in files}
         table = [each for pattern, given in TESTS.items() if fnmatch.fnmatch(mutant.file, pattern) for each in given]
+        if not names:
+            table = table or list(ELSEWHERE)
         own = f"test_{Path(mutant.file).stem}"
 
         def order(name: str) -> tuple[Any, ...]:
@@ -383,6 +386,17 @@ class Tests:
 # Running
 
 
+class Alarm:
+    """Ends the process where a test takes three times as long as without a mutant, and a while for compilers."""
+
+    def __init__(self, seconds: dict[str, float], file: str) -> None:
+        self.seconds = seconds
+        self.more = 90 if any(fnmatch.fnmatch(file, pattern) for pattern in TESTS) else 45
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 3 * self.seconds.get(nodeid, 10) + self.more)
+
+
 class Worker:
     """A copy of the repository, in which one mutant at a time is tested, in a process of its own."""
 
@@ -391,9 +405,8 @@ class Worker:
         copy_repository(copy)
         self.log = copy.parent / f"{copy.name}.log"
 
-    def start(self, mutant: Mutant | None, tests: Sequence[str], limit: float) -> None:
-        self.mutant, self.tests, self.started = mutant, tests, time.monotonic()
-        self.deadline = self.started + limit
+    def start(self, mutant: Mutant | None, tests: Sequence[str], *plugins: Any) -> None:
+        self.mutant, self.tests, self.plugins, self.started = mutant, tests, plugins, time.monotonic()
         if mutant is not None:
             path = self.copy / PACKAGE / mutant.file
             self.saved = path, path.read_bytes(), path.stat().st_mtime_ns
@@ -426,16 +439,15 @@ class Worker:
         import pytest
 
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", f"--basetemp={self.copy}/tmp"]
-        code = int(pytest.main([*options, *self.tests]))
+        code = int(pytest.main([*options, *self.tests], plugins=self.plugins))
         if self.mutant is not None and compiled != base.resolve():
             shutil.rmtree(compiled, ignore_errors=True)
         os._exit(code)
 
     def result(self) -> tuple[str, str] | None:
         """What became of the mutant, and by which test; None while tests run."""
-        if self.process.is_alive() and time.monotonic() < self.deadline:
+        if self.process.is_alive():
             return None
-        late = self.process.is_alive()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
@@ -446,7 +458,7 @@ class Worker:
         code = self.process.exitcode
         log = self.log.read_text(errors="replace")
         named = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", log, re.MULTILINE)
-        if late:
+        if code == -signal.SIGALRM:
             return "timeout", ""
         if code in (4, 5) and "Traceback" not in log and "rror collecting" not in log and "E  " not in log:
             return "error", f"pytest ended with {code}"  # it does not know one of the tests
@@ -472,7 +484,7 @@ def dependents(copy: Path, file: str) -> set[tuple[str, str]]:
 def check(workers: list[Worker], tests: list[str]) -> None:
     """All of these tests pass without a mutant."""
     for worker in workers:
-        worker.start(None, tests, 1800)
+        worker.start(None, tests)
     for worker in workers:
         while (result := worker.result()) is None:
             time.sleep(0.2)
@@ -505,9 +517,7 @@ def run(mutants: list[Mutant], tests: Tests, work: Path, jobs: int, out: Path, b
                     mutant = waiting.pop()
                     chosen = tests.of(mutant, budget)
                     if chosen:
-                        compiles = any(fnmatch.fnmatch(mutant.file, pattern) for pattern in TESTS)
-                        seconds = sum(map(tests.seconds.__getitem__, chosen))
-                        worker.start(mutant, chosen, 3 * seconds + (240 if compiles else 60))
+                        worker.start(mutant, chosen, Alarm(tests.seconds, mutant.file))
                     else:
                         writer.writerow([*mutant.key, "survived", "no test runs the line", "0"])
             time.sleep(0.05)
