@@ -177,6 +177,30 @@ def test_the_clusters_agree_with_all_that_is_known(labelled, must_link, cannot_l
     assert run.metrics["n_clusters"] == len(run.names) == len(np.unique(run.clusters))
 
 
+def test_confidence_is_that_under_the_pairs_unless_their_matrix_is_too_large(monkeypatch):
+    rng = np.random.default_rng(2)
+    embeddings = rng.normal(size=(N, 2)).astype(np.float32)
+    knowledge = Knowledge.of(make_table(0), [(0, 5)], [(0, 1), (1, 2), (3, 4)], None, 0.0, seed=0)
+    assert not knowledge.is_of_labels
+    hierarchy, k, guard = runs._cut(embeddings, 4, 1, knowledge)
+    clusters = hierarchy.labels(k, guard)
+    points, options = embeddings.astype(np.float64), {"n_clusters": k, "min_cluster_size": guard, "n_draws": 30}
+
+    def expected(constraints):
+        shares = dc.soft_memberships(
+            dc.negative_squared_distances(points), clusters, constraints=constraints, **options
+        )
+        return shares[np.arange(N), clusters]
+
+    known = dc.Constraints.from_groups(knowledge.group, knowledge.apart)
+    found = runs._confidence(embeddings, clusters, k, guard, knowledge, seed=0)
+    np.testing.assert_array_equal(found, expected(known))
+    monkeypatch.setattr(runs, "DENSE_POINTS", N - 1)
+    found = runs._confidence(embeddings, clusters, k, guard, knowledge, seed=0)
+    np.testing.assert_array_equal(found, expected(None))
+    assert np.abs(expected(None) - expected(known)).max() > 0.01
+
+
 def test_more_clusters_than_asked_for_where_the_greedy_needs_them(tmp_path):
     cannot_link = [(0, 1), (1, 2), (2, 5), (12, 13), (13, 14), (14, 12 + 5)]
     said = []

@@ -343,6 +343,18 @@ def test_scaling():
 # ---------------------------------------------------------------------------------------------------------- training
 
 
+def test_defaults_of_a_run():
+    """Results and documentation were made with these: a change of one is a change of what people get."""
+    assert TrainingConfig(n_clusters=3) == TrainingConfig(
+        n_clusters=3, objective="forest", backbone="residual", embedding_dim=16, scaling="auto", augment=None, views=1,
+        epsilon=0.5, noise_start=1.0, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
+        n_neighbors=None, batch_size=256, labelled_fraction=0.2, least_labels=5, max_steps=300, learning_rate=1e-3,
+        weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
+        monitor="val_loss", patience=None, precision="32-true", accelerator="auto", devices=1, num_nodes=1,
+        strategy="auto", timeout=45.0, seed=0,
+    )  # fmt: skip
+
+
 def test_fit_learns_and_is_repeatable():
     x, y, known = make_data()
     state = torch.get_rng_state()
