@@ -118,6 +118,15 @@ def test_fit_prints_the_table_and_the_report():
     assert Path("run/clusters.csv").read_text().startswith("row,cluster,name,confidence,label\n0,0,a,")
 
 
+def test_lines_of_results_are_not_broken_to_the_width_of_a_terminal():
+    out, kinds = "run-" + "x" * 100, [each * 60 for each in "abc"]
+    lines = [f"{row[0]},{row[1]},{kinds[TRUTH[i]]}" for i, row in enumerate(make_rows())]
+    Path("long.csv").write_text("width,height,kind\n" + "\n".join(lines) + "\n")
+    printed = fit("long.csv", "--labels", "kind", "--out", out, "--clusters", "3").stdout.splitlines()
+    assert "3 clusters of 24 rows: " + ", ".join(f"{kind} (8)" for kind in kinds) in printed
+    assert printed[-1] == f"Report: {Path(out) / 'report.html'}"
+
+
 def test_without_quiet_it_says_what_it_does(capfd):
     result = call("fit", "x.npy", "--labels", "y.npy", *FAST[:-1])
     assert result.exit_code == 0, result.output

@@ -192,6 +192,18 @@ def test_general_pairs_keep_their_relation():
     assert Constraints.from_pairs(5, must_link=[(3, 1)]).labels.tolist() == [-1, 1, -1, 1, -1]
 
 
+def test_groups_leave_out_points_of_which_nothing_is_known():
+    pairs = Constraints.from_pairs(7, must_link=[(1, 4)], cannot_link=[(4, 2), (2, 5)])
+    group, apart = pairs.groups()
+    assert group.tolist() == [-1, 0, 1, -1, 0, 2, -1]
+    assert apart.tolist() == [[False, True, False], [True, False, True], [False, True, False]]
+    group, apart = Constraints.from_labels([7, -1, 3, 7]).groups()
+    assert group.tolist() == [1, -1, 0, 1]
+    assert apart.tolist() == [[False, True], [True, False]]
+    with pytest.raises(ValueError, match="one problem"):
+        Constraints.from_labels([[0, 1], [1, 0]]).groups()
+
+
 @pytest.mark.parametrize("empty", [(), [], np.empty((0, 2), int)])
 def test_no_pairs(empty):
     constraints = Constraints.from_pairs(3, empty, empty)

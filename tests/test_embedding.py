@@ -82,6 +82,13 @@ def test_prediction_is_row_by_row(fitted):
     np.testing.assert_allclose(model.transform(x[:7]), model.transform(x)[:7], rtol=1e-5, atol=1e-6)
 
 
+def test_one_row_can_be_predicted_but_not_fitted(fitted):
+    model, x, _, _ = fitted
+    np.testing.assert_array_equal(model.predict(x[:1]), model.predict(x)[:1])
+    with pytest.raises(ValueError, match=r"1 sample.*a minimum of 2 is required"):
+        make_model(1).fit(x[:1], [0])
+
+
 def test_noise_of_tables(fitted):
     model, x, y, _ = fitted
     assert (model.module_.config.epsilon, model.module_.config.noise_start) == (0.5, 1.0)

@@ -52,6 +52,15 @@ def test_antithetic_noise_comes_in_pairs():
     np.testing.assert_array_equal(z[1::2], -z[::2])
 
 
+def test_a_root_that_is_one_step_away_is_corrected():
+    """GPUs may be off by one step of the last bit; the function is plain arithmetic, so any device can test it."""
+    x = np.concatenate([np.geomspace(1e-9, 50, 20_000), np.arange(1, 50) ** 2]).astype(np.float32)
+    root = np.sqrt(x)
+    for off in (np.nextafter(root, np.float32(0)), root, np.nextafter(root, np.float32(9))):
+        np.testing.assert_array_equal(xla_noise.corrected_root(jnp.asarray(x), jnp.asarray(off)), root)
+    assert xla_noise.corrected_root(jnp.zeros(1), jnp.zeros(1)).tolist() == [0]
+
+
 def test_high_words_of_products():
     a = np.random.default_rng(0).integers(0, 2**32, 1000, dtype=np.uint64)
     for b in (0xD2511F53, 0xCD9E8D57, 0xFFFFFFFF):

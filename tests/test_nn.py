@@ -581,5 +581,10 @@ def test_robust_linkage_is_the_loss_of_the_mutual_reachability(module):
     ):
         assert torch.equal(found, expected)
     assert robust(embeddings[:1], labels[:1]).item() == 0  # a batch of fewer points has fewer neighbours
+    batch = torch.rand(2, 1, 9, 3)
+    torch.testing.assert_close(robust.similarities(batch)[1, 0], robust.similarities(batch[1, 0]))
+    few = batch[0, 0, :3]  # three points have two neighbours each, not four
+    expected = dc.standardize(dc.mutual_reachability(dc.negative_squared_distances(few), 2))
+    torch.testing.assert_close(robust.similarities(few), expected)
     with pytest.raises(ValueError, match="reachability must be"):
         module(3, reachability=0)

@@ -317,6 +317,17 @@ def test_pieces_too_large_to_ask_every_point(monkeypatch):
     assert approximate.weights[-3:] == pytest.approx(exact.weights[-3:], rel=0.1)
 
 
+def test_all_points_of_small_pieces_are_asked_and_a_sample_of_large_ones(monkeypatch):
+    component = np.array([-1, *[0] * 100, *[1] * 40, *[2] * 70, -1], np.int32)
+    asked, sampled = neighbours._to_ask(component, 3, spared=2)
+    assert asked.tolist() == list(range(1, 141))
+    assert sampled.tolist() == [False] * 3
+    monkeypatch.setattr(neighbours, "PAIRS", 0)  # at least 32 of each
+    asked, sampled = neighbours._to_ask(component, 3, spared=2)
+    assert asked.tolist() == [*range(1, 101, 4), *range(101, 141, 2)]
+    assert sampled.tolist() == [True] * 3
+
+
 def test_approximate_neighbours(monkeypatch):
     pytest.importorskip("faiss")
     monkeypatch.setattr(neighbours, "FEW", 100)

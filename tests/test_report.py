@@ -4,6 +4,7 @@ The browser is Debian's: apt-get install chromium chromium-driver. Without it th
 DIFFCLUST_BROWSER=required; DIFFCLUST_BROWSER=off skips them in any case.
 """
 
+import base64
 import dataclasses
 import html
 import json
@@ -200,6 +201,50 @@ def test_names_cannot_become_code():
     assert html.escape(EVIL) in page
     assert page.count("</script>") == 3
     assert data_of(page)["classes"][0]["name"] == EVIL
+
+
+def unpacked(packed):
+    return np.frombuffer(base64.b64decode(packed["data"]), "<" + packed["type"])
+
+
+def test_numbers_of_the_page_are_those_of_the_run(monkeypatch):
+    monkeypatch.setattr(payload, "SHOWN", 60)
+    monkeypatch.setattr(payload, "MATRIX", 30)
+    known = np.full(150, -1)
+    known[:30] = np.arange(30) % 6  # as the truth, and class 0 counts as any other
+    data = make_data(known=known, withheld=0)
+    page = data_of(write.render(data))
+    assert (page["nRows"], page["nClusters"], page["guard"], page["labelled"]) == (150, 6, 5, 30)
+    assert page["sure"] == {"mean": pytest.approx(0.75), "share": pytest.approx((data.confidence >= 0.9).mean())}
+    rows = unpacked(page["rows"]["row"])
+    assert len(rows) == len(set(rows)) == 60
+    np.testing.assert_allclose(unpacked(page["rows"]["confidence"]), data.confidence[rows], rtol=1e-6)
+    np.testing.assert_array_equal(unpacked(page["rows"]["known"]), known[rows])
+    np.testing.assert_array_equal(unpacked(page["rows"]["truth"]), data.truth[rows])
+    for cuts in page["cuts"]:
+        assert sum(cuts["size"]) == 150
+        assert sum(cuts["confidence"]) == pytest.approx(data.confidence.sum(), abs=0.01)
+        assert sum(number for _, _, number in cuts["known"]) == 30
+        per_class = np.zeros(6, int)
+        for _, kind, number in cuts["truth"]:
+            per_class[kind] += number
+        assert per_class.tolist() == [25] * 6
+    matrix = page["matrix"]
+    shown, percent = unpacked(matrix["shown"]), unpacked(matrix["percent"]).reshape(30, 30)
+    assert len(set(shown)) == 30
+    np.testing.assert_array_equal(unpacked(matrix["cluster"]), data.clusters[rows[shown]])
+    assert (np.diff(unpacked(matrix["cluster"])) >= 0).all()
+    np.testing.assert_array_equal(percent, percent.T)
+    assert (np.diag(percent) == 100).all()
+
+
+@pytest.mark.parametrize("length", [1, 400, 401, 1000])
+def test_long_curves_are_thinned_and_keep_their_ends(length):
+    (curve,) = payload._curves({"loss": [(step, step / 2) for step in range(length)], "nothing": []})
+    assert (curve["x"][0], curve["x"][-1]) == (0, length - 1)
+    assert curve["x"] == sorted(set(curve["x"]))
+    assert curve["y"] == [x / 2 for x in curve["x"]]
+    assert length / 3 < len(curve["x"]) <= min(length, 401)
 
 
 def test_same_run_same_page():

@@ -92,6 +92,20 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert contents(tmp_path / "a")[1] != contents(tmp_path / "c")[1]
 
 
+def test_the_seed_of_a_run_is_that_of_its_holdout_and_its_confidence(tmp_path):
+    table = make_table(N)
+    table.features[:] = np.random.default_rng(1).normal(size=(N, 4))  # no blobs, so no row is sure
+    config = dataclasses.replace(CONFIG, seed=5)
+    run = fit(tmp_path / "run", table, config, holdout=0.5, n_clusters=4)
+    same, other = (Knowledge.of(table, (), (), None, 0.5, seed=seed) for seed in (5, 6))
+    assert not np.array_equal(same.known, other.known)
+    labels = [line.rsplit(",", 1)[1] for line in (run.folder / "clusters.csv").read_text().splitlines()[1:]]
+    assert labels == [table.class_names[label] if label >= 0 else "" for label in same.known]
+    given = run.embeddings, run.clusters, 4, run.metrics["min_cluster_size"], same
+    np.testing.assert_allclose(run.confidence, runs._confidence(*given, seed=5), atol=1e-4)
+    assert np.abs(run.confidence - runs._confidence(*given, seed=6)).max() > 1e-3
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_an_unfinished_run_says_what_is_missing(name, tmp_path):
     for other in FILES[: FILES.index(name)]:
@@ -296,6 +310,30 @@ def test_the_clusters_agree_with_all_that_is_known(labelled, must_link, cannot_l
     assert run.metrics["n_clusters"] == len(run.names) == len(np.unique(run.clusters))
 
 
+def test_confidence_is_that_under_the_pairs_unless_their_matrix_is_too_large(monkeypatch):
+    rng = np.random.default_rng(2)
+    embeddings = rng.normal(size=(N, 2)).astype(np.float32)
+    knowledge = Knowledge.of(make_table(0), [(0, 5)], [(0, 1), (1, 2), (3, 4)], None, 0.0, seed=0)
+    assert not knowledge.is_of_labels
+    hierarchy, k, guard = runs._cut(embeddings, 4, 1, knowledge)
+    clusters = hierarchy.labels(k, guard)
+    points, options = embeddings.astype(np.float64), {"n_clusters": k, "min_cluster_size": guard, "n_draws": 30}
+
+    def expected(constraints):
+        shares = dc.soft_memberships(
+            dc.negative_squared_distances(points), clusters, constraints=constraints, **options
+        )
+        return shares[np.arange(N), clusters]
+
+    known = dc.Constraints.from_groups(knowledge.group, knowledge.apart)
+    found = runs._confidence(embeddings, clusters, k, guard, knowledge, seed=0)
+    np.testing.assert_array_equal(found, expected(known))
+    monkeypatch.setattr(runs, "DENSE_POINTS", N - 1)
+    found = runs._confidence(embeddings, clusters, k, guard, knowledge, seed=0)
+    np.testing.assert_array_equal(found, expected(None))
+    assert np.abs(expected(None) - expected(known)).max() > 0.01
+
+
 def test_more_clusters_than_asked_for_where_the_greedy_needs_them(tmp_path):
     cannot_link = [(0, 1), (1, 2), (2, 5), (12, 13), (13, 14), (14, 12 + 5)]
     said = []
@@ -448,6 +486,12 @@ def test_resume_is_refused_for_other_data_or_settings(tmp_path):
     (folder / "settings.json").write_text("{")
     with pytest.raises(ValueError, match=r"settings\.json is damaged"):
         fit(folder, resume=True)
+
+
+def test_resume_is_refused_for_other_cannot_links_between_the_same_rows(tmp_path):
+    fit(tmp_path / "run", cannot_link=[(20, 21), (21, 22)])
+    with pytest.raises(ValueError, match="other data, labels or pairs"):
+        fit(tmp_path / "run", cannot_link=[(20, 21), (20, 22)], resume=True)
 
 
 def test_another_size_guard_needs_no_training(tmp_path, monkeypatch):

@@ -40,6 +40,15 @@ def test_where_the_gap_fails():
     assert dc.choose_n_clusters(hierarchy_of(x)[1]).n_clusters == 2
 
 
+def test_where_the_guard_ends_the_cuts_the_last_gap_is_down_to_the_median_edge():
+    x = np.array([[0.0], [1.0], [5.0], [7.0], [20.0], [22.0]])  # edges 1, 4, 2, 13, 2: heights 0, 3, 1, 12, 1
+    hierarchy = dc.Hierarchy.from_similarity(-np.abs(x - x.T))
+    found = dc.choose_n_clusters(hierarchy, min_cluster_size=2)
+    assert found.candidates.tolist() == [2, 3]
+    np.testing.assert_allclose(found.scores, [1 - 3 / 12, 1 - 1 / 3])
+    assert found.n_clusters == 2
+
+
 def test_candidates_respect_guard_and_limits(blobs):
     _, hierarchy, _ = blobs
     assert dc.choose_n_clusters(hierarchy, min_cluster_size=30, max_clusters=3).candidates.tolist() == [2, 3]
@@ -74,6 +83,27 @@ def test_shares_repeat_with_the_seed_and_respect_constraints():
     pairs = dc.Constraints.from_pairs(40, must_link=[(0, 1)], cannot_link=[(0, 2), (2, 3), (3, 0), (4, 5)])
     labels = dc.Hierarchy.from_similarity(similarity, pairs).labels(5)
     np.testing.assert_allclose(dc.soft_memberships(similarity, labels, constraints=pairs, n_draws=5).sum(1), 1)
+
+
+def test_the_size_guard_is_scaled_to_the_sample(monkeypatch):
+    """Three clumps of 40 under a guard of 30; of a sample of 60 points each has about 20."""
+    monkeypatch.setattr(dc.stability, "DENSE_POINTS", 60)
+    labels = np.arange(120) % 3
+    points = np.random.default_rng(0).normal(size=(120, 1)) * 0.01 + 10 * labels[:, None]
+    sampled = []
+
+    def similarity_of(some):
+        sampled.append(len(some))
+        return dc.negative_squared_distances(some)
+
+    def nearest_of(some, new):
+        return np.abs(new - some.T).argmin(1)
+
+    shares = dc.stability.memberships_of_points(
+        points, labels, similarity_of, nearest_of, n_clusters=3, min_cluster_size=30, n_draws=3
+    )
+    assert sampled == [60]
+    np.testing.assert_array_equal(shares, np.eye(3)[labels])
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,11 @@ def test_a_column_that_counts_but_has_a_name_is_a_feature(write):
     assert read_table(write("year.csv", "year,value\n0,5\n1,6\n2,7\n")).features.shape == (3, 2)
 
 
+def test_a_column_without_a_name_is_a_feature_where_numbers_repeat_or_are_decimals(write):
+    assert read_table(write("repeat.csv", ",value\n3,5\n1,6\n3,7\n")).features.tolist() == [[3, 5], [1, 6], [3, 7]]
+    assert read_table(write("decimals.csv", ",value\n.5,5\n1,6\n2,7\n")).features.shape == (3, 2)
+
+
 @pytest.mark.parametrize("names", ["0,1,2", "1,2,3", "400.5,401,402", "402,401,400.5", "0,1", "0", "1;2", "a,1", ",0"])
 def test_numbers_can_be_names_of_columns(names, write):
     separator = ";" if ";" in names else ","

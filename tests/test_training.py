@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -35,8 +36,8 @@ from diffclust.training import (  # noqa: E402
     load,
     move_images,
 )
-from diffclust.training.data import lend_labels  # noqa: E402
-from diffclust.training.module import pair_scores  # noqa: E402
+from diffclust.training.data import lend_labels, reach_of  # noqa: E402
+from diffclust.training.module import pair_scores, seed_step  # noqa: E402
 
 
 def make_data(n=120, n_labels=30, seed=0):
@@ -277,6 +278,10 @@ def test_moved_images(shape, kind):
         assert torch.equal(result, expected)
 
 
+def test_images_are_moved_by_an_eighth_of_the_shorter_side_and_by_a_pixel_at_least():
+    assert [reach_of(shape) for shape in ((7, 90), (3, 15, 16), (3, 17, 16), (32, 24))] == [1, 1, 2, 3]
+
+
 # ------------------------------------------------------------------------------------------------------------- noise
 
 
@@ -369,6 +374,18 @@ def test_scaling():
 # ---------------------------------------------------------------------------------------------------------- training
 
 
+def test_defaults_of_a_run():
+    """Results and documentation were made with these: a change of one is a change of what people get."""
+    assert TrainingConfig(n_clusters=3) == TrainingConfig(
+        n_clusters=3, objective="forest", backbone="residual", embedding_dim=16, scaling="auto", augment=None, views=1,
+        epsilon=0.5, noise_start=1.0, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
+        n_neighbors=None, batch_size=256, labelled_fraction=0.2, least_labels=5, max_steps=300, learning_rate=1e-3,
+        weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
+        monitor="val_loss", patience=None, precision="32-true", accelerator="auto", devices=1, num_nodes=1,
+        strategy="auto", timeout=45.0, seed=0,
+    )  # fmt: skip
+
+
 def test_fit_learns_and_is_repeatable():
     x, y, known = make_data()
     state = torch.get_rng_state()
@@ -403,6 +420,56 @@ def test_mixed_precision():
     x, _, known = make_data()
     module = fit(make_config(max_steps=3, precision="bf16-mixed"), x, known, progress=False)
     assert np.isfinite(module.loss_curve).all()
+
+
+class RecordingDropout(torch.nn.Dropout):
+    """Keeps the mask of each training step."""
+
+    def __init__(self):
+        super().__init__(0.5)
+        self.masks = []
+
+    def forward(self, x):
+        if self.training:
+            self.masks.append(tuple((super().forward(torch.ones(64)) > 0).tolist()))
+        return x
+
+
+def test_dropout_differs_between_steps_and_seeds_and_repeats_with_them():
+    x, _, known = make_data()
+
+    def masks(seed):
+        network = torch.nn.Sequential(torch.nn.Linear(5, 4), RecordingDropout())
+        fit(make_config(backbone=network, max_steps=4, seed=seed), x, known, progress=False)
+        return network[1].masks[-4:]  # before them the network was tried on a few rows
+
+    first = masks(7)
+    assert len(set(first)) == 4
+    assert masks(7) == first
+    assert not set(masks(8)) & set(first)
+
+
+def test_each_rank_draws_its_own_dropout():
+    drawn = set()
+    for seed, step, rank in itertools.product((0, 1), (0, 1), (0, 1)):
+        seed_step(torch.device("cpu"), seed, step, rank)
+        drawn.add(float(torch.rand(())))
+    assert len(drawn) == 8
+
+
+class WatchGather(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, module, *_):
+        self.seen.append(module.loss.gather)
+
+
+def test_one_rank_gathers_nothing():
+    x, _, known = make_data()
+    watch = WatchGather()
+    fit(make_config(max_steps=2), x, known, progress=False, callbacks=[watch])
+    assert watch.seen == [False, False]
 
 
 class KillAt(Callback):
