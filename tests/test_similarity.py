@@ -162,3 +162,204 @@ def test_core_distances_are_those_of_nearest_neighbors():
     got = mutual_reachability(-distances, 5)
     off = ~np.eye(50, dtype=bool)
     assert np.allclose(got[off], expected[off], rtol=1e-12, atol=0)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# On every framework: values and gradients at every scale
+
+
+def value_and_gradient_in_torch(function, x, cotangent, compiled=False):
+    torch = pytest.importorskip("torch")
+    function = torch.compile(function, fullgraph=True) if compiled else function
+    x = torch.tensor(x, requires_grad=True)
+    value = function(x)
+    return value.detach().numpy(), torch.autograd.grad(value, x, torch.tensor(cotangent))[0].numpy()
+
+
+def value_and_gradient_in_jax(function, x, cotangent, transform="eager"):
+    jax = pytest.importorskip("jax")
+    if transform == "vmap":
+        function = jax.vmap(function)
+        value, gradient = value_and_gradient_in_jax(function, x[None], cotangent[None])
+        return value[0], gradient[0]
+    with jax.enable_x64(x.dtype == np.float64):
+        function = jax.jit(function) if transform == "jit" else function
+        value, pull_back = jax.vjp(function, jax.numpy.asarray(x))
+        return np.asarray(value), np.asarray(pull_back(jax.numpy.asarray(cotangent))[0])
+
+
+def by_hand(x):
+    from diffclust.bindings.torch_similarity import standardized_distances
+
+    return standardized_distances(x)
+
+
+FRAMEWORKS = {
+    "torch": value_and_gradient_in_torch,
+    "torch.compile": lambda *problem: value_and_gradient_in_torch(*problem, compiled=True),
+    "jax": value_and_gradient_in_jax,
+    "jax.jit": lambda *problem: value_and_gradient_in_jax(*problem, transform="jit"),
+    "jax.vmap": lambda *problem: value_and_gradient_in_jax(*problem, transform="vmap"),
+}
+each_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+
+def finite_differences(function, x, cotangent, step):
+    """The gradient of <cotangent, function(x)>, by central differences in float64."""
+    gradient = np.zeros(x.shape)
+    for index in np.ndindex(x.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = x.astype(np.float64)
+            moved[index] += sign * step
+            ends.append((cotangent * function(moved)).sum())
+        gradient[index] = (ends[0] - ends[1]) / (2 * step)
+    return gradient
+
+
+def exact_cosines(x):
+    """Not scikit-learn's, which take small vectors for zero."""
+    lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    unit = x / np.where(lengths > 0, lengths, 1)
+    return unit @ unit.T
+
+
+@each_framework
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e18, 1e30])
+def test_gradient_of_cosine_similarities(framework, scale):
+    x = (scale * points((7, 3), np.float64)).astype(np.float32)
+    x[2] = 0  # what a dead ReLU leaves
+    cotangent = points((7, 7), np.float32, seed=1)
+    value, gradient = FRAMEWORKS[framework](cosine_similarities, x, cotangent)
+    expected = exact_cosines(x.astype(np.float64))
+    assert np.abs(value - expected).max() <= 20 * np.finfo(np.float32).eps
+    others = np.arange(7) != 2
+    slopes = finite_differences(exact_cosines, x, cotangent, scale * 1e-6) * scale
+    assert (
+        np.abs(gradient[others].astype(np.float64) * scale - slopes[others]).max() < 1e-5 * np.abs(slopes[others]).max()
+    )
+    assert (gradient[2] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cosine_similarities_at_the_ends_of_the_range(dtype):
+    """Powers of two round nothing: the numbers are the same, bit for bit."""
+    x = points((6, 3), dtype)
+    highest = np.finfo(dtype).maxexp - 4
+    for exponent in (4 - highest, -60, 60, highest):
+        assert np.array_equal(cosine_similarities(np.ldexp(x, exponent)), cosine_similarities(x))
+
+
+@each_framework
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-40, 1e-39])
+def test_subnormal_vectors_count_as_zero(framework, size):
+    x = points((5, 3), np.float32)
+    x[1] = size
+    value, gradient = FRAMEWORKS[framework](cosine_similarities, x, 100 * points((5, 5), np.float32, seed=1))
+    assert (value[1] == 0).all()
+    assert (gradient[1] == 0).all()
+    assert np.isfinite(gradient).all()
+    assert (cosine_similarities(x)[1] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_cosine_similarities_of_half_precision(dtype):
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(points((6, 3), np.float32)).to(getattr(torch, dtype))
+    x[2] = 0
+    for scale in (2.0**-8, 1.0, 2.0**8):
+        scaled = (scale * x).requires_grad_()
+        value = cosine_similarities(scaled)
+        assert value.dtype == torch.float32
+        assert torch.equal(value, cosine_similarities(x.float()))
+        gradient = torch.autograd.grad(value.square().sum(), scaled)[0]
+        assert gradient.isfinite().all()
+        assert (gradient[2] == 0).all()
+
+
+def test_vectors_without_columns_have_no_direction():
+    torch = pytest.importorskip("torch")
+    assert (cosine_similarities(np.empty((3, 0))) == np.zeros((3, 3))).all()
+    assert torch.equal(cosine_similarities(torch.empty(3, 0)), torch.zeros(3, 3))
+
+
+@each_framework
+@pytest.mark.parametrize("shape", [(5, 3), (40, 16), (257, 7)])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_distances_are_zero_on_the_diagonal_and_never_negative(framework, shape, offset):
+    x = (points(shape, np.float64) + offset).astype(np.float32)
+    x[1] = x[0]
+    value, _ = FRAMEWORKS[framework](negative_squared_distances, x, np.ones((len(x), len(x)), np.float32))
+    assert (np.diagonal(value) == 0).all()
+    assert (value <= 0).all()
+    exact = negative_squared_distances(x)
+    assert (np.diagonal(exact) == 0).all()
+    assert np.array_equal(exact, exact.T)
+    np.testing.assert_array_equal(exact, -((x[:, None].astype(np.float64) - x[None]) ** 2).sum(-1).astype(np.float32))
+
+
+@each_framework
+@pytest.mark.parametrize("function", ["distances", "standardised"])
+def test_gradient_of_distances(framework, function):
+    """Also of a loss that looks at the diagonal, which does not change."""
+    apply = {
+        "distances": negative_squared_distances,
+        "standardised": lambda x: standardize(negative_squared_distances(x)),
+    }[function]
+    x, cotangent = points((40, 6), np.float32), points((40, 40), np.float32, seed=1)
+    cotangent += 100 * np.eye(40, dtype=np.float32)
+    _, gradient = FRAMEWORKS[framework](apply, x, cotangent)
+    slopes = finite_differences(apply, x, cotangent, 1e-5)
+    assert np.abs(gradient - slopes).max() < 1e-5 * np.abs(slopes).max()
+    if (framework, function) == ("torch", "standardised"):
+        value, gradient = value_and_gradient_in_torch(by_hand, x, cotangent)
+        assert np.abs(gradient - slopes).max() < 1e-5 * np.abs(slopes).max()
+        assert np.array_equal(value, value_and_gradient_in_torch(apply, x, cotangent)[0])
+        assert len(np.unique(np.diagonal(value))) == 1
+
+
+def test_distances_of_groups_far_from_each_other():
+    x = points((30, 4), np.float64) + np.where(np.arange(30) % 2, 1e8, -1e8)[:, None]
+    exact = -((x[:, None] - x[None]) ** 2).sum(-1)
+    np.testing.assert_allclose(negative_squared_distances(x), exact, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(np.float32, 1e25), (np.float64, 1e200)])
+def test_squares_that_overflow(dtype, large):
+    with pytest.raises(ValueError, match=f"squared distances overflow {np.dtype(dtype)}. Rescale"):
+        negative_squared_distances(np.array([[0.0], [large]], dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@each_framework
+def test_standardize_does_not_depend_on_scale(framework, dtype):
+    """Powers of two round nothing: the numbers are the same, bit for bit."""
+    s, cotangent = points((6, 6), dtype), points((6, 6), dtype, seed=1)
+    value, gradient = FRAMEWORKS[framework](standardize, s, cotangent)
+    limits = np.finfo(dtype)
+    for exponent in (limits.minexp + 10, -70, 70, limits.maxexp - 10):
+        scaled = np.ldexp(s, exponent)
+        scaled_value, scaled_gradient = FRAMEWORKS[framework](standardize, scaled, cotangent)
+        assert np.array_equal(scaled_value, value)
+        assert np.array_equal(np.ldexp(scaled_gradient, exponent), gradient)
+        assert np.array_equal(standardize(scaled), standardize(s))
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "sqeuclidean"])
+def test_losses_of_tiny_and_large_embeddings(similarity):
+    torch = pytest.importorskip("torch")
+    nn = pytest.importorskip("diffclust.nn")
+    x = torch.tensor(points((12, 4), np.float32))
+    x[5] = 0
+    labels = torch.arange(12) % 3
+    results = []
+    exponents = (0, -100, -60, 60, 100) if similarity == "cosine" else (0, -50, 50)  # squares have twice of these
+    for exponent in exponents:
+        embeddings = torch.ldexp(x, torch.tensor(exponent)).requires_grad_()
+        loss = nn.PartialFenchelYoungLoss(3, n_draws=10, seed=0, similarity=similarity)(embeddings, labels)
+        gradient = torch.autograd.grad(loss, embeddings)[0]
+        results.append((loss.detach(), torch.ldexp(gradient, torch.tensor(exponent))))
+    assert results[0][1].abs().max() > 0
+    for loss, gradient in results[1:]:
+        assert torch.equal(loss, results[0][0])
+        assert torch.equal(gradient, results[0][1])

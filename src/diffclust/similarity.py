@@ -103,16 +103,41 @@ def _in_float32(x: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def negative_squared_distances(x: Any) -> Any:
-    """-|x_i - x_j|^2, the paper's similarity.
+    """-|x_i - x_j|^2, the paper's similarity: 0 on the diagonal, nowhere above 0.
+
+    NumPy arrays are computed from differences, in float64. Torch tensors and JAX arrays are computed by a product of
+    the centred points, which is what a GPU is fast at: an entry is off by rounding of the largest squared norm. Squares
+    have twice the exponents of the points: below about 1e-19 (float32; float64: 1e-154) they are rounded to 0, and
+    above 1e19 (1e154) they overflow. That is a ValueError in NumPy, and -inf or NaN elsewhere.
 
     >>> negative_squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, -25.0], [-25.0, 0.0]]
     """
-    return 2.0 * _half_distances(_check_points(x))[1]
+    x = _check_points(x)
+    if framework_of(x) == "numpy":
+        return _distances_from_differences(x)
+    half = _half_distances(x)[1]
+    # A mask, not the product's own diagonal as squared norms: inductor (torch 2.13) computes a wrong gradient of that.
+    return 2.0 * namespace_of(x).where(identity_mask(x.shape[-2], x), 0.0, half)
+
+
+def _distances_from_differences(x: NDArray[Any]) -> NDArray[Any]:
+    from scipy.spatial.distance import cdist
+
+    result = np.empty((*x.shape[:-1], x.shape[-2]), x.dtype)
+    with np.errstate(over="ignore"):
+        for problem in np.ndindex(x.shape[:-2]):
+            result[problem] = 0.0 - cdist(x[problem], x[problem], "sqeuclidean")
+    if np.isinf(result).any() and np.isfinite(x).all():
+        raise ValueError(f"points are too far apart: their squared distances overflow {x.dtype}. Rescale them.")
+    return result
 
 
 def _half_distances(x: Any) -> tuple[Any, Any]:
-    """The centred points, and -|x_i - x_j|^2 / 2 = <x_i, x_j> - (|x_i|^2 / 2 + |x_j|^2 / 2)."""
+    """The centred points, and -|x_i - x_j|^2 / 2 = <x_i, x_j> - (|x_i|^2 / 2 + |x_j|^2 / 2).
+
+    On the diagonal they are 0 only up to rounding.
+    """
     # Distances do not change when the points are centred, and the cancellation below loses fewer digits.
     x = x - x.mean(-2)[..., None, :]
     half = 0.5 * (x * x).sum(-1)
@@ -122,14 +147,18 @@ def _half_distances(x: Any) -> tuple[Any, Any]:
 
 
 def cosine_similarities(x: Any) -> Any:
-    """<x_i, x_j> / (|x_i| |x_j|); 0 for a zero vector.
+    """<x_i, x_j> / (|x_i| |x_j|), whatever the size of the vectors; 0, with gradient 0, for a zero vector.
+
+    A vector of subnormal numbers (below 1e-38 in float32, 1e-308 in float64) counts as zero: its gradient would
+    overflow.
 
     >>> cosine_similarities(np.array([[2.0, 0.0], [0.0, 3.0]])).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
     x = _check_points(x)
-    squares = (x * x).sum(-1)[..., None]
-    unit = x * squares.clip(min=_tiny(x)) ** -0.5
+    scaled = x / _size(x, -1)  # so that squares neither overflow nor vanish
+    squares = (scaled * scaled).sum(-1)[..., None]  # at least 1, or else 0
+    unit = scaled * squares.clip(min=0.5) ** -0.5
     with _in_float32(x):
         return unit @ unit.swapaxes(-1, -2)
 
@@ -156,9 +185,11 @@ def _standardize(similarity: Any) -> tuple[Any, Any]:
     if framework_of(similarity) == "numpy":
         # Once more: what rounding leaves of a constant matrix must not be scaled up to one.
         centred = centred - centred.mean((-1, -2))[..., None, None]
-    variance = (centred * centred).mean((-1, -2))[..., None, None]
+    size = _size(centred, (-2, -1))
+    scaled = centred / size  # so that squares neither overflow nor vanish
+    variance = (scaled * scaled).mean((-1, -2))[..., None, None]
     deviation = variance.clip(min=_tiny(similarity)) ** 0.5  # not ** -0.5, whose derivative overflows long before
-    return centred / deviation, deviation
+    return scaled / deviation, deviation * size
 
 
 def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
@@ -193,3 +224,21 @@ def check_neighbors(n_neighbors: Any, n_points: int) -> None:
 def _tiny(x: Any) -> float:
     """The smallest normal number: keeps a division finite without changing any other result."""
     return float(np.finfo(np.float64 if "64" in str(x.dtype) else np.float32).tiny)
+
+
+def _size(x: Any, axes: int | tuple[int, int]) -> Any:
+    """The largest absolute value along axes, which are kept with length 1: what to divide by before squaring.
+
+    It is infinite where that value is zero or subnormal: divided by it, numbers and their gradients become zero. It is
+    a constant for differentiation, which is right if the result does not depend on the scale of x.
+    """
+    framework = framework_of(x)
+    if framework == "torch":
+        torch, x = sys.modules["torch"], x.detach()
+        empty = x.shape[-1] == 0
+        largest = x.sum(axes, keepdim=True) if empty else torch.linalg.vector_norm(x, torch.inf, axes, keepdim=True)
+        return torch.nn.functional.threshold(largest, _tiny(x), torch.inf)  # these are two kernels
+    if framework == "jax":
+        x = sys.modules["jax"].lax.stop_gradient(x)
+    largest = abs(x).max(axes, keepdims=True, initial=0.0)
+    return namespace_of(x).where(largest <= _tiny(x), float("inf"), largest)
