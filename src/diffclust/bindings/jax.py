@@ -317,7 +317,20 @@ def _ready(problem: Problem, draws: Draws, must_link_first: bool, gap: bool, str
         problem.similarity, problem.n_clusters, problem.labels, problem.relation, jnp.asarray(_seed_words(draws.seed)),
         jnp.asarray(_integer_words("first_draw", draws.first)), jnp.full((1, 1), draws.epsilon, jnp.float32),
     )  # fmt: skip
-    return options, inputs
+    return options, inputs._replace(similarity=xla.varying(*inputs))
+
+
+def _call(function: Callable[[_Inputs], Any], inputs: _Inputs) -> Any:
+    """Call a function of arrays that lead with problems, on any mesh.
+
+    On a mesh with explicit axes JAX wants to be told how every intermediate result is sharded. Here its compiler
+    chooses, and results are sharded over problems as the similarity is.
+    """
+    sharding = jax.typeof(inputs.similarity).sharding if hasattr(jax, "typeof") else None  # before JAX 0.6 no such mesh
+    if sharding is None or not sharding.mesh.explicit_axes:
+        return function(inputs)
+    over_problems = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(sharding.spec[0]))
+    return jax.jit(jax.sharding.auto_axes(function, out_sharding=over_problems))(inputs)
 
 
 def values(
@@ -325,16 +338,18 @@ def values(
     with_labels: bool = False,
 ) -> tuple[Any, Forests | None]:  # fmt: skip
     """Mean value (...), or with ``gap`` the mean of free less constrained value; and with labels the forests."""
-    ready = _ready(problem, draws, must_link_first, gap, strict)
-    mean, forests = value_and_forests(*ready) if with_labels else (expected_value(*ready), None)
+    options, inputs = _ready(problem, draws, must_link_first, gap, strict)
+    function = value_and_forests if with_labels else expected_value
+    found = _call(functools.partial(function, options), inputs)
+    mean, forests = found if with_labels else (found, None)
     return problem.unflatten(mean), forests
 
 
 def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Array:
     options, inputs = _ready(problem, draws, must_link_first, gap=False, strict=True)
-    return soft_forest(options, False, inputs)
+    return _call(functools.partial(soft_forest, options, False), inputs)
 
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Array:
     options, inputs = _ready(problem, draws, must_link_first, gap=False, strict=True)
-    return soft_forest(options, True, inputs)
+    return _call(functools.partial(soft_forest, options, True), inputs)

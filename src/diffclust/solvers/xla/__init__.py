@@ -32,7 +32,7 @@ except ImportError as error:
     raise ImportError("The JAX solver needs JAX: pip install 'diffclust[jax]'.") from error
 
 from diffclust.solvers import Forests
-from diffclust.solvers.xla.calls import as_words, with_words
+from diffclust.solvers.xla.calls import as_words, varying, with_words
 from diffclust.solvers.xla.chunks import over_chunks
 from diffclust.solvers.xla.forests import find_forests, number_trees, sorted_edges, values_of
 from diffclust.solvers.xla.sums import (
@@ -50,6 +50,7 @@ from diffclust.solvers.xla.weights import perturbed_weights
 __all__ = [
     "Array", "Expectation", "adjacency_counts", "adjacency_products", "as_words", "connectivity_counts",
     "connectivity_products", "expect", "jax", "jnp", "mean_values", "noise_sum", "solve",
+    "varying",
 ]  # fmt: skip
 
 MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + bit

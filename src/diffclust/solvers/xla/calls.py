@@ -20,6 +20,22 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(function, static_argnames=[name for name in _STATIC if name in names])
 
 
+def varying(value: Array, *arrays: Array | None) -> Array:
+    """The value itself; inside ``shard_map``, it varies over devices where one of the arrays does.
+
+    ``shard_map`` checks that a loop's state varies from the start over the devices that it varies over later, and that
+    a gradient varies over those that its input varies over.
+    """
+    mesh = jax.sharding.get_abstract_mesh() if hasattr(jax.sharding, "get_abstract_mesh") else None
+    if not getattr(mesh, "manual_axes", ()):
+        return value
+    for array in arrays:
+        if array is not None:
+            never = jnp.zeros_like(array, bool, shape=())
+            value = jnp.where(never, jnp.zeros_like(value), value)
+    return value
+
+
 def as_words(value: Any) -> Any:
     """(1, 2) uint32, the low and the high word of an integer, which counts modulo 2^64; such words pass."""
     if not isinstance(value, Array):

@@ -37,7 +37,7 @@ def over_chunks(
         each, summed = function(position)
         return jax.tree.map(jnp.add, total, summed), each
 
-    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(function, positions[0])[1])
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, positions[0])[1])
     total, each = lax.scan(step, zeros, positions)
 
     def in_one_row(array: Array) -> Array:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from diffclust.solvers.xla.calls import varying
 from diffclust.solvers.xla.greedy import agglomerate, relation_of_labels
 from diffclust.solvers.xla.trees import Tree, grow, put, strongest, take
 from diffclust.solvers.xla.weights import lowest_of, number_of
@@ -136,5 +137,5 @@ def number_trees(codes: Array) -> Array:
         small, large = meet(label)
         return (small != large).any()
 
-    label = lax.while_loop(differ, spread, jnp.broadcast_to(point, codes.shape))
+    label = lax.while_loop(differ, spread, varying(jnp.broadcast_to(point, codes.shape), codes))
     return take(jnp.cumsum(label == point, -1, dtype=jnp.int32) - 1, label)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from diffclust.solvers.xla.calls import varying
 from diffclust.solvers.xla.noise import pair_of_cell
 from diffclust.solvers.xla.trees import Tree, take
 from diffclust.solvers.xla.weights import lowest_of
@@ -82,6 +84,7 @@ def agglomerate(
         jnp.broadcast_to((relation == 0)[:, None], weights.shape),
         Tree(jnp.full(shape, -1, jnp.int32), jnp.full(shape, lowest)),
     )  # fmt: skip
+    start = jax.tree.map(lambda a: varying(a, weights, relation, n_clusters, active), start)
     return lax.while_loop(lambda state: state.active.any(), step, start).found
 
 

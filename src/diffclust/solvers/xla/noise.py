@@ -9,6 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+try:
+    from jax import enable_x64
+except ImportError:  # before JAX 0.8
+    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
+
 from diffclust import noise as definition
 
 
@@ -29,26 +34,24 @@ def rounded(product: Any, zero: Any) -> Array:
     return bits_of(bits_of(product, jnp.int32) ^ zero, jnp.float32)
 
 
-def split_product(a: Any, b: int) -> Array:
-    """The high word of a product of uint32, from products of 16-bit halves."""
-    low, high = jnp.uint32(b & 0xFFFF), jnp.uint32(b >> 16)
-    a_low, a_high = a & 0xFFFF, a >> 16
-    cross_0, cross_1 = a_low * high, a_high * low
-    middle = ((a_low * low) >> 16) + (cross_0 & 0xFFFF) + (cross_1 & 0xFFFF)
-    return a_high * high + (cross_0 >> 16) + (cross_1 >> 16) + (middle >> 16)
+def high_word(a: Array, b: int) -> Array:
+    """The high word of a product of uint32.
 
-
-def _high_word(a: Any, b: int) -> Array:
-    """The high word of a product of uint32, by XLA's own instruction where JAX has it."""
-    return lax.mulhi(a, jnp.full_like(a, b)) if hasattr(lax, "mulhi") else split_product(a, b)
+    ``lax.mulhi`` is as fast, but XLA cannot compile it for arrays that are sharded over devices. The 64-bit product is
+    hidden from JAX's switch for 64 bits; constants of 64 bits would not be, so they are converted from 32 bits.
+    """
+    factor, bits = jnp.full_like(a, b), jnp.full_like(a, 32)
+    with enable_x64(True):
+        a, factor, bits = (lax.convert_element_type(word, np.uint64) for word in (a, factor, bits))
+        return lax.convert_element_type(lax.shift_right_logical(lax.mul(a, factor), bits), np.uint32)
 
 
 def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Array, Array, Array, Array]:
     """Philox4x32-10 on uint32 words."""
     multiplier_0, multiplier_1 = int(definition._MULTIPLIER_0), int(definition._MULTIPLIER_1)
     for _ in range(10):
-        high_0, low_0 = _high_word(c0, multiplier_0), c0 * jnp.uint32(multiplier_0)
-        high_1, low_1 = _high_word(c2, multiplier_1), c2 * jnp.uint32(multiplier_1)
+        high_0, low_0 = high_word(c0, multiplier_0), c0 * jnp.uint32(multiplier_0)
+        high_1, low_1 = high_word(c2, multiplier_1), c2 * jnp.uint32(multiplier_1)
         c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
         k0, k1 = k0 + jnp.uint32(definition._WEYL_0), k1 + jnp.uint32(definition._WEYL_1)
     return c0, c1, c2, c3

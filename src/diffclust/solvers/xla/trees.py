@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from diffclust.solvers.xla.calls import varying
 from diffclust.solvers.xla.weights import lowest_of
 
 
@@ -72,7 +73,8 @@ def _boruvka(weights: Array, component: Array, allowed: Array | None) -> Tree:
     def is_open(state: tuple[Array, Tree, Tree]) -> Array:
         return (state[2].weights > lowest).any()
 
-    empty = Tree(jnp.full(component.shape, -1, jnp.int32), jnp.full(component.shape, lowest))
+    component = varying(component, weights, allowed)
+    empty = Tree(jnp.full_like(component, -1), jnp.full_like(component, lowest, weights.dtype))
     return lax.while_loop(is_open, join, (component, empty, best_edges(component)))[1]
 
 
@@ -103,7 +105,8 @@ def _prim(weights: Array, component: Array, allowed: Array | None) -> Tree:
         better = is_open & ((row > key) | ((row == key) & (u < parent)))
         return jnp.where(better, row, key), jnp.where(better, u, parent), is_open
 
-    state = jnp.where(component == start, highest, lowest), point, jnp.ones(component.shape, bool)
+    component = varying(component, weights, allowed)
+    state = jnp.where(component == start, highest, lowest), varying(point, component), jnp.ones_like(component, bool)
     key, parent, _ = lax.fori_loop(0, n - 1, step, state)
     tree = Tree(jnp.minimum(point, parent) * n + jnp.maximum(point, parent), key)
     return masked(tree, key < highest)
