@@ -139,27 +139,28 @@ def change_version(path, other, rng):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "diffclust": "7.8.9"}))
 
 
-def shorten(path, other, rng):
-    """Fewer rows in a file of their own right, with a manifest that describes them."""
-    folder, rows = path.parent, int(rng.integers(1, N))
-    kind = rng.choice(["embeddings.npy", "hierarchy.npz", "clusters.csv", "columns", "names"])
-    if kind == "embeddings.npy":
-        np.save(folder / kind, np.load(folder / kind)[:rows])
-    elif kind == "columns":
+PARTS = ("embeddings.npy", "columns", "edges", "weights", "n_points", "clusters.csv", "cluster_names")
+
+
+def shorten(path, other, rng, part=None):
+    """Fewer rows in a file that is whole otherwise, and a manifest that describes it."""
+    folder, rows, part = path.parent, int(rng.integers(1, N)), part or rng.choice(PARTS)
+    if part == "embeddings.npy":
+        np.save(folder / part, np.load(folder / part)[:rows])
+    elif part == "columns":
         np.save(folder / "embeddings.npy", np.load(folder / "embeddings.npy")[:, : rows % 16])
-    elif kind == "hierarchy.npz":
-        with np.load(folder / kind) as saved:
-            arrays = dict(saved)
-        name = rng.choice(["edges", "weights", "n_points"])
-        arrays[name] = arrays[name][: rows - 1] if name != "n_points" else np.array(rows)
-        np.savez(folder / kind, **arrays)
-    elif kind == "clusters.csv":
-        lines = (folder / kind).read_text().splitlines(keepends=True)
-        (folder / kind).write_text("".join(lines[: rows + 1]))
-    else:
+    elif part == "clusters.csv":
+        lines = (folder / part).read_text().splitlines(keepends=True)
+        (folder / part).write_text("".join(lines[: rows + 1]))
+    elif part == "cluster_names":
         metrics = json.loads((folder / "metrics.json").read_text())
-        metrics["cluster_names"].pop()
+        metrics[part].pop()
         (folder / "metrics.json").write_text(json.dumps(metrics))
+    else:
+        with np.load(folder / "hierarchy.npz") as saved:
+            arrays = dict(saved)
+        arrays[part] = np.array(rows) if part == "n_points" else arrays[part][: rows - 1]
+        np.savez(folder / "hierarchy.npz", **arrays)
     write_manifest(folder)
 
 
@@ -216,6 +217,15 @@ def test_200_corruptions_are_right_or_refused(home):
     assert counts.total() == 200
     assert min(counts.values()) > 20
     print(counts)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_shorter_part_is_found_although_the_manifest_agrees(part, home):
+    folder = copy("run")
+    shorten(folder / MANIFEST, None, np.random.default_rng(0), part)
+    file = {"columns": "embeddings.npy", "cluster_names": "metrics.json"}.get(part, part)
+    file = file if "." in file else "hierarchy.npz"
+    assert f"{folder / file} is damaged: it" in sentence(call("cluster", folder, "new.npy"))
 
 
 def rewrite(change):

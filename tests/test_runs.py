@@ -566,6 +566,37 @@ def test_of_runs_that_start_at_the_same_moment_one_goes_on(tmp_path, monkeypatch
     assert sum("Another process is writing" in each for each in outcomes) == 3
 
 
+def test_a_run_that_another_process_finished_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    """The folder was empty when this process looked at it first."""
+    claim = runs.claim
+
+    def other_is_faster(folder):
+        (folder / "settings.json").write_text("precious")
+        return claim(folder)
+
+    monkeypatch.setattr(runs, "claim", other_is_faster)
+    with pytest.raises(ValueError, match="has a run already"):
+        fit(tmp_path / "run")
+    assert (tmp_path / "run" / "settings.json").read_text() == "precious"
+
+
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
+    """The process that had the lock removes its file between our opening and our locking it."""
+    flock, calls = folders.fcntl.flock, []
+
+    def removed_before(descriptor, operation):
+        calls.append(descriptor)
+        if len(calls) == 1:
+            (tmp_path / ".lock").unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(folders.fcntl, "flock", removed_before)
+    with folders.claim(tmp_path):
+        assert (tmp_path / ".lock").exists()
+        with pytest.raises(ValueError, match="Another process"), folders.claim(tmp_path):
+            pass
+
+
 def test_a_lock_that_a_killed_run_left_does_not_block(tmp_path):
     fit(tmp_path / "run")
     (tmp_path / "run" / ".lock").touch()
