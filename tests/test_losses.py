@@ -213,7 +213,7 @@ def test_partial_labels_may_have_a_loss_where_the_forest_agrees():
 
 
 @pytest.mark.parametrize("framework", CONVERT)
-@pytest.mark.parametrize(("k", "used"), [(1, 3), (2, 3), (3, 3), (5, 5), (6, 6), (8, 6)])
+@pytest.mark.parametrize(("k", "used"), [(1, 3), (2, 3), (3, 3), (5, 5), (6, 6), (8, 6), (9, 6), (10**6, 6)])
 def test_k_moves_into_the_range_of_the_batch_and_is_the_same_in_both_solves(framework, k, used):
     rng = np.random.default_rng(6)
     similarity = random_similarity(rng, 8)
@@ -230,10 +230,38 @@ def test_k_moves_into_the_range_of_the_batch_and_is_the_same_in_both_solves(fram
     assert float(loss) == pytest.approx(np.mean(free) - np.mean(held), rel=1e-13)
     for function in (dc.partial_fenchel_young_loss, dc.connectivity_loss):
         if k != used:
-            with pytest.raises(ValueError, match=rf"n_clusters={k} is infeasible.*3 to 6"):
+            reason = "is infeasible.*3 to 6" if k <= 8 else "must be from 1 to the number of points, 8"
+            with pytest.raises(ValueError, match=rf"n_clusters={k} {reason}"):
                 function(array, known, k, strict=True, **options)
         else:
             function(array, known, k, strict=True, **options)
+
+
+@pytest.mark.parametrize("framework", [*CONVERT, "jax"])
+@pytest.mark.parametrize("kind", ["labels", "pairs", "forest"])
+def test_more_clusters_than_points_are_as_many_as_there_can_be(framework, kind):
+    """A rule of all losses: a batch may be smaller than k. Fewer than one cluster is a mistake."""
+    convert = CONVERT.get(framework) or pytest.importorskip("jax.numpy").asarray
+    similarity = random_similarity(np.random.default_rng(3), 8).astype(np.float32)
+    known = dc.Constraints.from_labels([0, 1, 2, 0, -1, -1, -1, -1]) if kind == "labels" else general_pairs()
+    options = {"n_draws": 5, "seed": SEED}
+
+    def losses(k, **more):
+        if kind == "forest":
+            return [float(dc.fenchel_young_loss(convert(similarity), convert(0 * similarity), k, **options))]
+        functions = dc.partial_fenchel_young_loss, dc.connectivity_loss
+        return [float(each(convert(similarity), known, k, **options, **more)) for each in functions]
+
+    most = 8 if kind == "forest" else known.max_clusters
+    for k in (9, np.int64(10**6), convert(np.array(11)), np.array(12)):
+        assert losses(k) == losses(most)
+    with pytest.raises(ValueError, match=r"n_clusters=0 must be from 1"):
+        losses(0)
+    with pytest.raises(ValueError, match=r"n_clusters=0 must be from 1"):
+        losses(np.array(0))
+    if kind != "forest":
+        with pytest.raises(ValueError, match="n_clusters=9 must be from 1 to the number of points, 8"):
+            losses(9, strict=True)
 
 
 @pytest.mark.parametrize("framework", CONVERT)

@@ -12,6 +12,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -265,6 +266,57 @@ def test_export(kind, training, strict):
     for seed in range(3):
         arguments = (embeddings(seed=seed), *arguments[1:])
         assert torch.equal(exported(*arguments), module(*arguments))
+
+
+def arguments_of(kind, n, leading=(), seed=0):
+    """Embeddings (*leading, n, 3) and, for a loss, labels of the same problems."""
+    x = torch.randn(*leading, n, 3, generator=torch.Generator().manual_seed(seed))
+    labels = (torch.arange(n) % 4 - 1).expand(*leading, n).contiguous()
+    return (x,) if kind == "PerturbedClustering" else (x, labels)
+
+
+@pytest.mark.parametrize("options", [{}, {"reachability": 4}, {"similarity": "cosine", "must_link_first": False}])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("kind", MODULES)
+def test_export_with_batches_of_any_size(kind, strict, options):
+    """One exported program, the numbers of the eager module for every number of points, k and fewer among them."""
+    module = make(kind, **options).eval()
+    least = {"min": K} if kind == "PerturbedClustering" else {}  # an operator needs k points
+    n, arguments = torch.export.Dim("n", **least), arguments_of(kind, 9)
+    program = torch.export.export(module, arguments, dynamic_shapes=[{0: n}] * len(arguments), strict=strict)
+    exported = program.module()
+    sizes = (9, 3, 4, 14) if kind == "PerturbedClustering" else (9, 2, 3, 4, 14)
+    for size in sizes:
+        arguments = arguments_of(kind, size, seed=size)
+        assert torch.equal(exported(*arguments), module(*arguments))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("kind", MODULES)
+def test_export_with_any_number_of_problems(kind, strict):
+    module = make(kind).eval()
+    arguments = arguments_of(kind, 9, (5,))
+    shapes = {0: torch.export.Dim("problems"), 1: torch.export.Dim("n", min=K)}
+    program = torch.export.export(module, arguments, dynamic_shapes=[shapes] * len(arguments), strict=strict)
+    exported = program.module()
+    for problems, size in ((5, 9), (2, 6), (7, 4)):
+        arguments = arguments_of(kind, size, (problems,), seed=size)
+        assert torch.equal(exported(*arguments), module(*arguments))
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_one_compiled_graph_serves_all_sizes(kind):
+    """dynamic=True: no size is compiled anew, and sizes below k are as in eager mode."""
+    module, eager = make(kind).eval(), make(kind).eval()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    ours = torch.compile(module, fullgraph=True, backend=counter, dynamic=True)
+    sizes = (8, 5, 4, 12) if kind == "PerturbedClustering" else (8, 5, 2, 12)
+    counts = []
+    for size in sizes:
+        arguments = arguments_of(kind, size)
+        assert torch.equal(ours(*arguments), eager(*arguments))
+        counts.append(counter.frame_count)
+    assert len(set(counts)) == 1
 
 
 # ----------------------------------------------------------------------------------------------------------------

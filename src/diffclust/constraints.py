@@ -108,7 +108,7 @@ class Constraints:
 
     @property
     def n_points(self) -> int:
-        return int(self._array.shape[-1])
+        return self._array.shape[-1]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -216,10 +216,11 @@ def _check_integers(name: str, dtype: Any) -> None:
 
 def _count_groups(labels: Any) -> tuple[Any, Any]:
     """(number of distinct labels, number of labelled points), without the -1."""
-    ordered = sort(labels)
-    new = ordered[..., 1:] != ordered[..., :-1]
-    n_groups = (new & (ordered[..., 1:] >= 0)).sum(-1) + (ordered[..., 0] >= 0)
-    return n_groups, (labels >= 0).sum(-1)
+    ordered, xp = sort(labels), namespace_of(labels)
+    # Compared in a circle: slices of n - 1 entries would bind a program that torch traces for any n to n != 2. The
+    # first label is then new unless all are the same.
+    new = (ordered != xp.roll(ordered, 1, -1)) & (ordered >= 0)
+    return xp.maximum(new.sum(-1), (ordered[..., -1] >= 0) * 1), (labels >= 0).sum(-1)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -60,8 +60,14 @@ def device_of(array: Any) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether this is an integer, of Python or NumPy; True and False are none."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """Whether this is an integer, of Python, NumPy or a size that torch traces; True and False are none."""
+    return (isinstance(value, (int, np.integer)) and not isinstance(value, bool)) or is_symbolic(value)
+
+
+def is_symbolic(size: Any) -> bool:
+    """Whether this is a size that torch traces for all values: to compare it would bind the program to the answer."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(size, torch.SymInt)
 
 
 def is_traced(array: Any) -> bool:
@@ -78,6 +84,13 @@ def is_captured(array: Any) -> bool:
 def sort(array: Any) -> Any:
     """Sorted along the last axis."""
     return array.sort(-1).values if framework_of(array) == "torch" else namespace_of(array).sort(array, -1)
+
+
+def take_last(array: Any, index: int) -> Any:
+    """``array[..., index]``; while torch compiles, the index may be symbolic, and no question is asked about it."""
+    if framework_of(array) == "torch" and (torch := sys.modules["torch"]).compiler.is_compiling():
+        return array.index_select(-1, torch.full((1,), index, device=array.device))[..., 0]
+    return array[..., index]
 
 
 def identity_mask(n: int, like: Any) -> Any:

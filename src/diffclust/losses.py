@@ -75,8 +75,8 @@ def partial_fenchel_young_loss(
     Args:
         similarity: (n, n) or (..., n, n).
         constraints: what is known. A batch in which nothing is known has loss 0.
-        n_clusters: k, an integer or one per problem, moved into the range that the constraints allow, the same in
-            both solves.
+        n_clusters: k, an integer or one per problem, at least 1, moved into the range that the constraints allow, the
+            same in both solves.
         strict: raise a ValueError that names the range instead of moving k.
         reduction: over the problems of a batch, "mean", "sum" or "none".
         diagnostics: also return :class:`LossDiagnostics`.
@@ -153,6 +153,7 @@ def fenchel_young_loss(
 
     Args:
         adjacency: y, the adjacency matrix (..., n, n) of a forest with k trees, symmetric with a zero diagonal.
+        n_clusters: k, an integer or one per problem; more than there are points are as many as there are.
 
     >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
     >>> abs(float(fenchel_young_loss(s, [[0, 1], [1, 0]], 1, epsilon=1e-3, seed=0))) < 1e-3
@@ -160,7 +161,7 @@ def fenchel_young_loss(
     """
     _check_reduction(reduction)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
-    problem = prepare(similarity, n_clusters)
+    problem = prepare(similarity, n_clusters, clamp=True)
     xp = namespace_of(problem.given)
     if framework_of(similarity) == "numpy":
         adjacency = np.asarray(to_numpy(adjacency, "adjacency"), problem.given.dtype)

@@ -75,7 +75,8 @@ class _Perturbed(nn.Module):
         function = SIMILARITIES[self.similarity] if isinstance(self.similarity, str) else self.similarity
         result = function(embeddings)
         if self.reachability is not None and result.shape[-1] > 1:
-            result = similarities.mutual_reachability(result, min(self.reachability, result.shape[-1] - 1))
+            neighbors = torch.sym_min(self.reachability, result.shape[-1] - 1)  # asks nothing of a symbolic size
+            result = similarities._mutual_reachability(result, neighbors)
         return similarities.standardize(result) if self.standardize else result
 
     def _gathers(self) -> bool:
@@ -130,10 +131,6 @@ class _Loss(_Perturbed):
         self.reduction = reduction
         self.strict = strict
         self.register_buffer("noise_scale", None, persistent=False)
-
-    def _n_clusters(self, embeddings: Tensor) -> int:
-        """A batch smaller than k cannot have k clusters."""
-        return self.n_clusters if self.strict else min(self.n_clusters, embeddings.shape[-2])
 
     def _constraints(self, embeddings: Tensor, labels: Tensor | Constraints) -> Constraints:
         known = labels if isinstance(labels, Constraints) else Constraints.from_labels(labels)
@@ -199,7 +196,7 @@ class PartialFenchelYoungLoss(_Loss):
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         loss = losses.partial_fenchel_young_loss(
-            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
+            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self.n_clusters,
             must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
         scale = self._scale()
@@ -220,14 +217,14 @@ class ConnectivityLoss(_Loss):
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         return losses.connectivity_loss(
-            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self._n_clusters(embeddings),
+            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self.n_clusters,
             strict=self.strict, reduction=self.reduction, **draws,
         )  # fmt: skip
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         similarity = self._scaled_similarities(embeddings)
         known = self._constraints(embeddings, known)
-        problem = losses._prepare(similarity, self._n_clusters(embeddings), known, self.strict)
+        problem = losses._prepare(similarity, self.n_clusters, known, self.strict)
         checked = perturbed.check_draws(similarity, **draws)
         over_ranks = functools.partial(distributed.connectivity, group=self._group())
         return losses._connectivity_loss(problem, checked, self.reduction, over_ranks)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, is_captured, is_integer, namespace_of, to_numpy
+from diffclust.frameworks import framework_of, is_captured, is_integer, is_symbolic, namespace_of, to_numpy
 from diffclust.similarity import check_similarity, check_square
 
 
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
     @property
     def n_points(self) -> int:
-        return int(self.given.shape[-1])
+        return self.given.shape[-1]  # not int(): while torch traces, it may be symbolic
 
     @property
     def similarity(self) -> Any:
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
     @property
     def n_clusters(self) -> Any:
         """(problems,) integers, where the similarity lives."""
-        if not isinstance(self.k, int):
+        if not is_integer(self.k):
             return self.k
         xp = namespace_of(self.given)
         # On a device this is a fill: nothing travels.
@@ -90,18 +90,26 @@ def check_tensor(similarity: Any) -> Any:
     return similarity.float() if framework_of(similarity) == "torch" else similarity.astype("float32")
 
 
-def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...], like: Any) -> Any:
-    """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of its framework are not read."""
-    if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
-        check_bounds(n_clusters, n_clusters, n_points)
-        return n_clusters
+def check_n_clusters(
+    n_clusters: Any, n_points: int, batch_shape: tuple[int, ...], like: Any, clamp: bool = False
+) -> Any:
+    """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of its framework are not read.
+
+    With ``clamp``, what is above n_points becomes n_points.
+    """
     xp, framework = namespace_of(like), framework_of(like)
+    if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
+        check_bounds(n_clusters, None if clamp else n_clusters, n_points)
+        if not clamp:
+            return n_clusters
+        # sym_min asks no question about a symbolic size, which would bind a traced program to the answer.
+        return xp.sym_min(n_clusters, n_points) if framework == "torch" else min(n_clusters, n_points)
     if framework == "numpy" or framework_of(n_clusters) != framework:
         n_clusters = to_numpy(n_clusters, "n_clusters")
         if n_clusters.dtype.kind not in "iu":
             raise TypeError(f"n_clusters must be an integer, got {n_clusters.tolist()!r}.")
         if n_clusters.size:
-            check_bounds(int(n_clusters.min()), int(n_clusters.max()), n_points)
+            check_bounds(int(n_clusters.min()), None if clamp else int(n_clusters.max()), n_points)
     elif "int" not in str(n_clusters.dtype):
         raise TypeError(f"n_clusters must be integers, got {n_clusters.dtype}.")
     if tuple(n_clusters.shape) not in ((), batch_shape):
@@ -113,11 +121,15 @@ def check_n_clusters(n_clusters: Any, n_points: int, batch_shape: tuple[int, ...
         n_clusters = xp.as_tensor(n_clusters, dtype=xp.int64, device=like.device)
     elif framework == "numpy":
         n_clusters = n_clusters.astype(np.int64)
+    if clamp:
+        n_clusters = n_clusters.clip(max=n_points)
     return xp.broadcast_to(n_clusters, batch_shape).reshape(-1)
 
 
-def check_bounds(lowest: int, highest: int, n_points: int) -> None:
-    if lowest < 1 or highest > n_points:
+def check_bounds(lowest: int, highest: int | None, n_points: int) -> None:
+    """A ValueError if some number of clusters is below 1, or above n_points unless ``highest`` is None."""
+    above = highest is not None and not is_symbolic(n_points) and highest > n_points
+    if lowest < 1 or above:
         wrong = lowest if lowest < 1 else highest
         raise ValueError(f"n_clusters={wrong} must be from 1 to the number of points, {n_points}.")
 
@@ -193,8 +205,8 @@ def prepare(
     """
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
-    batch_shape, n = tuple(array.shape)[:-2], int(array.shape[-1])
-    k = check_n_clusters(n_clusters, n, batch_shape, array)
+    batch_shape, n = tuple(array.shape)[:-2], array.shape[-1]
+    k = check_n_clusters(n_clusters, n, batch_shape, array, clamp)
     known = check_constraints(constraints, n, batch_shape)
     if known is None:
         return Problem(array, k)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, to_numpy
+from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, take_last, to_numpy
 
 # How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
 # only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
@@ -205,11 +205,16 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
     if framework_of(similarity) == "numpy":
         similarity = check_similarity(similarity)
     check_square(similarity)
+    check_neighbors(n_neighbors, similarity.shape[-1])
+    return _mutual_reachability(similarity, n_neighbors)
+
+
+def _mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
+    """Without checks: sizes may be symbolic."""
     n = similarity.shape[-1]
-    check_neighbors(n_neighbors, n)
     xp = namespace_of(similarity)
     diagonal = identity_mask(n, similarity)
-    core = sort(xp.where(diagonal, -float("inf"), similarity))[..., n - n_neighbors]
+    core = take_last(sort(xp.where(diagonal, -float("inf"), similarity)), n - n_neighbors)
     reach = xp.minimum(similarity, xp.minimum(core[..., :, None], core[..., None, :]))
     return xp.where(diagonal, similarity, reach)
 

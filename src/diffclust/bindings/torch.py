@@ -156,7 +156,8 @@ def _expected_value(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Mean value or gap (problems,); edge counts; edges, labels and values of every draw as in ``solvers.Forests``.
 
-    Counts (problems, n, n) and labels are empty if not asked for.
+    Counts (problems, n, n) are empty if not asked for, and so are edges and labels: without the n - 1 edges, a program
+    that is traced for any n is one for two points, too.
     """
     forests, counts = _solve(
         similarity, n_clusters, labels, relation, must_link_first, gap, strict, with_labels, with_counts, seed,
@@ -165,7 +166,8 @@ def _expected_value(
     mean = _call("mean_values", forests.values).to(similarity.dtype)
     if counts is None:
         counts = similarity.new_empty((similarity.shape[0], 0, 0), dtype=torch.int32)
-    return mean, counts, forests.edges, forests.labels, forests.values.to(similarity.dtype)
+    edges = forests.edges if with_labels else counts.new_empty((*forests.values.shape, 0, 2))
+    return mean, counts, edges, forests.labels, forests.values.to(similarity.dtype)
 
 
 expected_value = torch.library.custom_op("diffclust::expected_value", _expected_value, mutates_args=())
@@ -180,7 +182,7 @@ def _(similarity, n_clusters, labels, relation, must_link_first, gap, strict, wi
     integers = {"dtype": torch.int32}
     return (
         similarity.new_empty((n_problems,)), similarity.new_empty((n_problems, counted, counted), **integers),
-        similarity.new_empty((*shape, n - 1, 2), **integers),
+        similarity.new_empty((*shape, n - 1 if with_labels else 0, 2), **integers),
         similarity.new_empty((*shape, n if with_labels else 0), **integers), similarity.new_empty(shape),
     )  # fmt: skip
 
