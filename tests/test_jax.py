@@ -211,6 +211,115 @@ def test_constraints_are_built_where_the_labels_are():
 
 
 # ------------------------------------------------------------------------------------------------------------------
+# Arrays made outside of a transformation and used inside: they can be read, but operations on them are traced
+
+JAX_LABELLED = dc.Constraints.from_labels(jnp.asarray(LABELS))
+JAX_PAIRS = dc.Constraints(relation=jnp.asarray(PAIRS.relation))
+TWO_CLUSTERS = jnp.asarray([2, 3])
+CLUSTERS, SEED, FIRST, ROWS = jnp.asarray(K), jnp.asarray(5), jnp.asarray(2), jnp.asarray([0, 1, 2, 3, 6])
+BATCH_OF_TWO = jnp.stack([jnp.asarray(SIMILARITY)] * 2)
+TWO_LABELLED = dc.Constraints.from_labels(jnp.stack([jnp.asarray(LABELS)] * 2))
+JAX_SIMILARITY, LINKS = jnp.asarray(SIMILARITY), (jnp.asarray([(0, 1)]), jnp.asarray([(2, 3)]))
+FEW = {"n_draws": 2, "seed": 5}
+
+
+def closed_over(constraints):
+    return {
+        "partial loss": lambda s: dc.partial_fenchel_young_loss(s, constraints, K, **FEW),
+        "partial loss, strict": lambda s: dc.partial_fenchel_young_loss(s, constraints, K, strict=True, **FEW),
+        "connectivity loss": lambda s: dc.connectivity_loss(s, constraints, CLUSTERS, **FEW),
+        "value": lambda s: dc.perturbed_value(s, CLUSTERS, constraints=constraints, **FEW),
+        "forest": lambda s: dc.spanning_forest(s, K, constraints=constraints).value,
+        "matrix": lambda s: (s * jnp.nan_to_num(constraints.matrix())).sum(),
+        "range": lambda s: s.sum() * constraints.min_clusters * constraints.max_clusters,
+        "agree": lambda s: s.sum() * constraints.agree(LABELS),
+        "groups": lambda s: s.sum() * constraints.groups()[0][0],
+        "restrict": lambda s: dc.partial_fenchel_young_loss(s[:5, :5], constraints.restrict(ROWS), 2, **FEW),
+        "restrict, traced": lambda s: dc.partial_fenchel_young_loss(
+            s[:5, :5], constraints.restrict(ROWS + 1), 2, **FEW
+        ),
+    }
+
+
+CLOSED_OVER = {
+    f"{name}, {kind}": function
+    for kind, constraints in (
+        ("JAX labels", JAX_LABELLED),
+        ("NumPy labels", LABELLED),
+        ("JAX pairs", JAX_PAIRS),
+        ("NumPy pairs", PAIRS),
+    )
+    for name, function in closed_over(constraints).items()
+} | {
+    "constraints from pairs": lambda s: dc.partial_fenchel_young_loss(
+        s, dc.Constraints.from_pairs(N, *LINKS), K, **FEW
+    ),
+    "seed": lambda s: dc.perturbed_value(s, np.int64(K), n_draws=2, seed=SEED, first_draw=FIRST),
+    "forest loss": lambda s: dc.fenchel_young_loss(s, jnp.asarray(TREE), K, **FEW),
+    "batch": lambda s: (
+        s.sum() + dc.partial_fenchel_young_loss(BATCH_OF_TWO, TWO_LABELLED, TWO_CLUSTERS, strict=True, **FEW)
+    ),
+    "batch, operator": lambda s: (
+        s.sum() + dc.perturbed_value(BATCH_OF_TWO, TWO_CLUSTERS, constraints=TWO_LABELLED, **FEW).sum()
+    ),
+    "hierarchy": lambda s: s.sum() + dc.Hierarchy.from_similarity(JAX_SIMILARITY).labels(K).sum(),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED_OVER)
+def test_what_was_made_outside_can_be_used_inside(name):
+    """Traced only: what cannot be read is an error then."""
+    function, similarity = CLOSED_OVER[name], jnp.asarray(SIMILARITY)
+    gradient = jax.grad(function)
+    jax.eval_shape(gradient, similarity)  # as jit traces
+    jax.eval_shape(jax.vmap(gradient), BATCH_OF_TWO)
+    jax.eval_shape(jax.grad(jax.checkpoint(function)), similarity)
+    jax.eval_shape(lambda s: jax.lax.scan(lambda s, _: (s - gradient(s), None), s, None, 2)[0], similarity)
+
+
+def test_constraints_made_outside_give_the_same_loss():
+    expected = compiled_loss(jnp.asarray(SIMILARITY))
+    compiled = jax.jit(jax.value_and_grad(lambda s: dc.partial_fenchel_young_loss(s, JAX_LABELLED, K, **OPTIONS)))
+    for _ in range(2):
+        found = compiled(jnp.asarray(SIMILARITY))
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+    assert compiled._cache_size() == 1
+
+
+def test_rows_of_constraints_may_be_traced():
+    step = jax.jit(lambda s, rows: dc.partial_fenchel_young_loss(s, LABELLED.restrict(rows), 2, **FEW))
+    part = SIMILARITY[:5, :5]
+    for rows in ([0, 1, 2, 3, 6], [4, 1, 2, 3, 6]):
+        expected = dc.partial_fenchel_young_loss(part, LABELLED.restrict(rows), 2, **FEW)
+        np.testing.assert_allclose(step(part, np.array(rows)), expected, rtol=1e-5)
+    assert step._cache_size() == 1
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a loss does not wait for a GPU")
+def test_labels_made_outside_are_looked_at_inside():
+    unknown = dc.Constraints.from_labels(jnp.full(N, -1))
+    with pytest.warns(UserWarning, match="No point of this batch is labelled"):
+        jax.eval_shape(lambda s: dc.partial_fenchel_young_loss(s, unknown, K, **FEW), jnp.asarray(SIMILARITY))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda a: dc.Constraints.from_pairs(N, a[None, :2]), lambda a: dc.Constraints.from_matrix(jnp.eye(N) + 0 * a[0])],
+    ids=["pairs", "matrix"],
+)
+def test_traced_pairs_are_an_error(build):
+    with pytest.raises(TypeError, match=r"(must_link|matrix) is traced by JAX.*Build these constraints outside"):
+        jax.jit(lambda a: build(a).matrix())(jnp.arange(4))
+
+
+def test_no_tracer_leaks():
+    with jax.checking_leaks():
+        jax.jit(jax.value_and_grad(lambda s: loss(s, n_draws=2)))(jnp.asarray(SIMILARITY))
+        jax.vmap(jax.grad(lambda s: dc.connectivity_loss(s, JAX_LABELLED, K, **FEW)))(BATCH_OF_TWO)
+
+
+# ------------------------------------------------------------------------------------------------------------------
 # Seeds
 
 

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import fill_unknown, framework_of, identity_mask, is_integer, namespace_of, sort, to_numpy
+from diffclust.frameworks import (
+    fill_unknown,
+    framework_of,
+    identity_mask,
+    is_integer,
+    is_traced,
+    namespace_of,
+    sort,
+    to_numpy,
+)
 
 SAME, DIFFERENT, UNKNOWN = 1, 0, -1
 
@@ -81,6 +90,7 @@ class Constraints:
     @classmethod
     def from_matrix(cls, matrix: Any) -> Constraints:
         """The paper's M_Ω: 1 same cluster, 0 different, nan or masked unknown; (n, n), or (..., n, n) for a batch."""
+        _check_readable("matrix", matrix)
         given = to_numpy(fill_unknown(matrix, np.nan))
         if given.dtype.kind not in "iubf":
             raise TypeError(f"matrix must be real numbers, got dtype {given.dtype}.")
@@ -184,9 +194,12 @@ class Constraints:
 
     def restrict(self, points: Any) -> Constraints:
         """What is known about some of the points, given by their numbers."""
+        known = self._array
+        if is_traced(points):
+            known = namespace_of(points).asarray(known)  # NumPy arrays take no traced numbers
         if self.relation is None:
-            return Constraints(labels=self.labels[..., points])
-        return Constraints(relation=self.relation[..., points, :][..., points])
+            return Constraints(labels=known[..., points])
+        return Constraints(relation=known[..., points, :][..., points])
 
     def agree(self, clustering: Any) -> Any:
         """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
@@ -194,7 +207,9 @@ class Constraints:
         if clustering.ndim < 1 or clustering.shape[-1] != self.n_points:
             raise ValueError(f"clusterings must have shape (..., {self.n_points}), got shape {clustering.shape}.")
         together = clustering[..., :, None] == clustering[..., None, :]
-        matrix = to_numpy(self.matrix())
+        # On the host first: inside jit, JAX would trace the matrix of labels that were made outside.
+        labels, relation = (None if known is None else to_numpy(known) for known in (self.labels, self.relation))
+        matrix = Constraints(labels, relation).matrix()
         return _scalar((np.isnan(matrix) | (together == (matrix == 1))).all((-1, -2)))
 
 
@@ -206,6 +221,14 @@ def all_apart(apart: NDArray[np.bool_]) -> bool:
 def _scalar(value: Any) -> Any:
     """A plain Python number for a single NumPy problem; batches and other frameworks keep their arrays."""
     return value.item() if framework_of(value) == "numpy" and np.ndim(value) == 0 else value
+
+
+def _check_readable(name: str, array: Any) -> None:
+    if is_traced(array):
+        raise TypeError(
+            f"{name} is traced by JAX, but its values must be read. Build these constraints outside of jit and other "
+            "transformations, or use Constraints.from_labels, which takes traced labels."
+        )
 
 
 def _check_integers(name: str, dtype: Any) -> None:
@@ -228,6 +251,7 @@ def _count_groups(labels: Any) -> tuple[Any, Any]:
 
 
 def _check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
+    _check_readable(name, pairs)
     array = np.asarray(to_numpy(pairs, name) if hasattr(pairs, "shape") else list(pairs or ()))
     if array.size == 0:
         return np.empty((0, 2), np.intp)

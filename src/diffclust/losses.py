@@ -53,7 +53,8 @@ def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, 
         raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
     problem = prepare(similarity, n_clusters, constraints, clamp=not strict)
     # NumPy's was checked by prepare(); what is traced cannot be.
-    if strict and framework_of(similarity) != "numpy" and not any(map(is_traced, (problem.n_clusters, problem.labels))):
+    read = problem.n_clusters, problem.labels, problem.relation
+    if strict and framework_of(similarity) != "numpy" and not any(map(is_traced, read)):
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
     _warn_if_nothing_is_known(problem)
     return problem
@@ -138,7 +139,8 @@ def _warn_if_nothing_is_known(problem: Problem) -> None:
         return
     if framework_of(labels) == "torch" and not backend_of(labels).is_plain(labels):
         return
-    if 0 not in labels.shape and bool((labels < 0).all()):
+    # Read by NumPy: inside jit, JAX's own comparison of an array made outside would be traced.
+    if 0 not in labels.shape and bool((to_numpy(labels) < 0).all()):
         warnings.warn(
             "No point of this batch is labelled: the loss is 0 and has no gradient. Sample batches with some labels.",
             stacklevel=4,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, is_captured, is_integer, is_symbolic, namespace_of, to_numpy
+from diffclust.frameworks import framework_of, is_captured, is_integer, is_symbolic, is_traced, namespace_of, to_numpy
 from diffclust.similarity import check_similarity, check_square
 
 
@@ -200,8 +200,8 @@ def prepare(
 
     With ``clamp``, n_clusters is moved into the feasible range of the constraints (with labels on tensors, solvers do
     that, where the labels are; for a relation it means reading values, so it is left out while a CUDA graph is
-    captured). Without, infeasible NumPy input is a ValueError that names the range; other frameworks'
-    values are not read here, see ``check_feasible``.
+    captured and where JAX traces the relation). Without, infeasible NumPy input is a ValueError that names the range;
+    other frameworks' values are not read here, see ``check_feasible``.
     """
     on_host = framework_of(similarity) == "numpy"
     array = check_similarity(similarity) if on_host else check_tensor(similarity)
@@ -214,7 +214,7 @@ def prepare(
         problem = Problem(array, k, _place(_short(known.labels, array), array, (*batch_shape, n)))
     else:
         problem = Problem(array, k, None, _place(known.relation, array, (*batch_shape, n, n)))
-    if clamp and (on_host or known.relation is not None) and not is_captured(array):
+    if clamp and (on_host or known.relation is not None) and not (is_captured(array) or is_traced(known.relation)):
         clusters = problem.n_clusters
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
         problem = problem._replace(k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))
@@ -257,6 +257,8 @@ def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
 
 def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
     """A ValueError that names the range if some problem's n_clusters is outside it. Reads the values."""
+    # Inside jit, JAX traces operations on arrays that were made outside: count them with NumPy.
+    labels = to_numpy(labels) if framework_of(labels) == "jax" else labels
     known = Constraints(labels, None if relation is None else to_numpy(relation))
     lowest, highest = to_numpy(known.min_clusters), to_numpy(known.max_clusters)
     clusters = to_numpy(n_clusters)
