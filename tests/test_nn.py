@@ -586,5 +586,6 @@ def test_robust_linkage_is_the_loss_of_the_mutual_reachability(module):
     few = batch[0, 0, :3]  # three points have two neighbours each, not four
     expected = dc.standardize(dc.mutual_reachability(dc.negative_squared_distances(few), 2))
     torch.testing.assert_close(robust.similarities(few), expected)
+    module(3, reachability=1)
     with pytest.raises(ValueError, match="reachability must be"):
         module(3, reachability=0)

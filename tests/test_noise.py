@@ -410,3 +410,10 @@ def test_no_pair_is_drawn_twice(kind):
     z = noise.sample(1, 30, 60, kind)
     blocks = z.reshape(30, 30, 2, 30, 2).swapaxes(2, 3)[:, *np.triu_indices(30, 1)].reshape(-1, 4)
     assert len(np.unique(blocks, axis=0)) == len(blocks)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
+def test_seeds_have_64_bits_signed_or_unsigned(seed):
+    assert noise.check_integer("seed", seed) == seed
+    with pytest.raises(ValueError, match="seed must fit into 64 bits"):
+        noise.check_integer("seed", seed + (1 if seed > 0 else -1))
