@@ -1,5 +1,6 @@
 """The examples run, and show what they say."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -57,9 +58,30 @@ def test_many_ranks_under_torchrun():
     assert losses[20] < 0.6 * losses[0]
 
 
+def test_jax_devices():
+    pytest.importorskip("optax")
+    losses = load("jax_devices")(n_steps=11)
+    code = f"import runpy; runpy.run_path({str(EXAMPLES / 'jax_devices.py')!r})['main'](n_steps=11)"
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    result = subprocess.run([sys.executable, "-c", code], env=os.environ | flags, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", result.stdout)]
+    assert found == pytest.approx([losses[0], losses[10]], rel=1e-3)
+    assert losses[10] < 0.6 * losses[0]
+
+
+def test_the_page_on_devices_shows_the_example():
+    page = (EXAMPLES.parent / "docs" / "jax-devices.md").read_text("utf-8")
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        assert snippet in (EXAMPLES / "jax_devices.py").read_text("utf-8")
+
+
 def test_every_example_is_tested():
     tested = {
-        "two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity", "jax_digits", "many_ranks",
+        "two_moons", "linear_denoising", "semi_supervised_digits", "soft_connectivity", "jax_digits", "jax_devices",
+        "many_ranks",
     }  # fmt: skip
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
     assert "matplotlib" in sys.modules

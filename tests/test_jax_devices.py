@@ -14,7 +14,7 @@ import pytest
 import diffclust as dc
 from oracles import random_similarity
 
-jax = pytest.importorskip("jax")
+jax = pytest.importorskip("jax", "0.7")  # jax.shard_map, check_vma
 import jax.numpy as jnp  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
