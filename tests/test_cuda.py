@@ -176,11 +176,11 @@ def test_a_group_that_only_other_points_connect():
     assert values[:, 1, 0].tolist() == [12.0, 0.0]
 
 
-@pytest.mark.parametrize("missing", [0.4, 0.7, 0.9, 1.0])
-@pytest.mark.parametrize("n", [5, 9, *([33, 100, 129, 300] if ON_GPU else [])])
+@pytest.mark.parametrize("missing", [0.4, 0.8, *([0.9, 1.0] if ON_GPU else [])])
+@pytest.mark.parametrize("n", [7, *([33, 100, 129, 300] if ON_GPU else [])])
 def test_groups_cut_by_missing_edges(rng, n, missing):
     """The forests of the CPU solver, which sends such groups through the greedy; the one-launch path agrees."""
-    n_problems, k = 4, 3
+    n_problems, k = 4 if ON_GPU else 2, 3
     similarity, labels = symmetric(rng, n_problems, n), some_labels(rng, n_problems, n)
     gone = np.triu(rng.random(similarity.shape) < missing, 1)
     similarity[gone | gone.swapaxes(1, 2)] = -np.inf
