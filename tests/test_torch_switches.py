@@ -114,6 +114,7 @@ def operator_calls():
                 results.append(dc.partial_fenchel_young_loss(leaf, constraints, 1, diagnostics=True, **OPTIONS)[0])
                 results.append(dc.connectivity_loss(leaf, constraints, 4, **OPTIONS))
             sum((r**2).sum() for r in results).backward()
+            OPS.given_similarity(leaf).sum().backward()  # only compiled programs have this one
         with torch.no_grad():
             dc.perturbed_value(similarity(), 4, **OPTIONS)
         # Counting is called from inside other operators, where the recorder does not look.
@@ -175,7 +176,8 @@ def make(kind, **options):
 
 
 def run(module, x):
-    return module(x) if isinstance(module, dc.nn.PerturbedClustering) else module(x, LABELS)
+    kind = getattr(module, "_orig_mod", module)  # of a compiled one
+    return module(x) if isinstance(kind, dc.nn.PerturbedClustering) else module(x, LABELS)
 
 
 def assert_rounded_alike(gradient, other):
@@ -463,6 +465,36 @@ def test_second_derivatives_are_refused(name, square):
         grad(lambda s: penalty(grad(function)(s), s))(s.detach())
     with pytest.raises(NotImplementedError, match="no second derivatives"):
         vmap(jacrev(jacrev(function)))(s.detach()[None])
+
+
+@EVERY
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("square", [False, True])
+def test_compiled_second_derivatives_are_refused(name, backend, square):
+    """By us where the backward pass stays ours, else by AOTAutograd, which has none; never a zero."""
+
+    def function(s):
+        value = weighted(name, s)
+        return value**2 if square else value
+
+    s = similarity(dtype=torch.float64).requires_grad_()
+    assert torch.equal(value_and_gradient(compiled(function, backend), s)[1], value_and_gradient(function, s)[1])
+    torch._dynamo.reset()  # the compiled backward pass above has given up what a second one would need
+    ours = compiled(function, backend)
+    for differentiate in (lambda p: torch.autograd.grad(p, s), torch.Tensor.backward):
+        (first,) = torch.autograd.grad(ours(s), s, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"no second derivatives|not currently support double backward"):
+            differentiate((first**2).sum() + (s**2).sum())
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_second_derivatives_of_modules_are_refused(kind, backend):
+    module = compiled(make(kind), backend)
+    x = embeddings().requires_grad_()
+    (first,) = torch.autograd.grad((run(module, x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives|not currently support double backward"):
+        torch.autograd.grad((first**2).sum() + (x**2).sum(), x)
 
 
 def test_small_problems_on_a_gpu_have_no_second_derivatives_either():
