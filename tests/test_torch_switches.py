@@ -651,3 +651,92 @@ def test_results_do_not_depend_on_threads_nor_on_forks():
     assert len(children) == 2
     assert set(children) == {parent}
     assert run_script("plain", NUMBA_NUM_THREADS="1") == [parent]
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Devices without a solver
+
+ELSEWHERE = """
+import warnings
+import other_device
+import test_torch_switches as t
+from test_torch_switches import dc, torch
+
+def there(array):
+    return array.detach().to("elsewhere")
+
+def check(found, expected):
+    assert found.device.type == "elsewhere" and found.dtype == expected.dtype, (found.device, found.dtype)
+    assert torch.equal(found.detach().cpu(), expected.detach())
+
+known = {"here": dc.Constraints.from_labels(t.LABELS), "there": dc.Constraints.from_labels(there(t.LABELS))}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for kind in t.MODULES:
+        for dtype in (torch.float32, torch.bfloat16):
+            x, module = t.embeddings(dtype=dtype).requires_grad_(), t.make(kind)
+            y, other = there(x).requires_grad_(), t.make(kind)
+            labels = () if kind == "PerturbedClustering" else (t.LABELS,)
+            for _ in range(2):  # along the stream of noise
+                here, found = module(x, *labels), other(y, *map(there, labels))
+                check(found, here)
+            (here**2).sum().backward()
+            (found**2).sum().backward()
+            check(y.grad, x.grad)
+            module.eval(), other.eval().to("elsewhere")
+            check(other(y, *map(there, labels)), module(x, *labels))
+    s = t.similarity()
+    for constraints in (None, "labels", "pairs"):
+        here, found = ({None: None, "labels": known[at], "pairs": t.PAIRS}[constraints] for at in known)
+        for function in (dc.perturbed_value, dc.perturbed_adjacency, dc.perturbed_connectivity):
+            a, b = s.clone().requires_grad_(), there(s).requires_grad_()
+            expected = function(a, 4, constraints=here, **t.OPTIONS)
+            result = function(b, 4, constraints=found, **t.OPTIONS)
+            check(result, expected)
+            (expected**2).sum().backward()
+            (result**2).sum().backward()
+            check(b.grad, a.grad)
+        a, b = (dc.spanning_forest(m, 4, constraints=c) for m, c in ((s, here), (there(s), found)))
+        for each in ("edges", "labels", "value"):
+            check(getattr(b, each), getattr(a, each))
+        check(b.adjacency(), a.adjacency())
+        check(b.connectivity(), a.connectivity())
+        if constraints is not None:
+            results = [
+                dc.partial_fenchel_young_loss(m, c, 9, diagnostics=True, **t.OPTIONS)
+                for m, c in ((s, here), (there(s), found))
+            ]
+            check(results[1][0], results[0][0])
+            for b, a in zip(results[1][1], results[0][1], strict=True):
+                check(b, a)
+    points = t.embeddings(40)
+    trees = dc.Hierarchy.from_points(points), dc.Hierarchy.from_points(there(points))
+    assert (trees[0].edges == trees[1].edges).all()
+messages = [str(each.message) for each in caught if "no solver" in str(each.message)]
+assert len(messages) == 1, messages
+assert "torch tensors on elsewhere" in messages[0] and "CPU" in messages[0]
+try:
+    t.make("PartialFenchelYoungLoss")(there(t.embeddings()), known["here"])
+except ValueError as error:
+    assert "labels are on cpu, the similarity is on elsewhere:0" in str(error), error
+    print("done")
+"""
+
+
+def test_a_device_without_a_solver_is_served_by_the_cpu():
+    """Forward and backward, the same numbers, where they came from; one warning a process."""
+    pytest.importorskip("torch.utils.backend_registration")
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch cannot make a device in Python")
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    result = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert result.stdout == "done\n", result.stderr
+
+
+def test_meta_tensors_have_no_solver():
+    """There is nothing to solve; operators on them give shapes."""
+    with pytest.raises(TypeError, match="No solver for torch arrays on meta"):
+        import_module("diffclust.solvers").solver_for(torch.empty(2, device="meta"))
+    assert dc.perturbed_connectivity(torch.empty(5, 5, device="meta"), 2).shape == (5, 5)

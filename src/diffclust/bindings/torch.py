@@ -8,6 +8,8 @@ value on the host when it runs on a GPU.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,21 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------------------------------
 # Solvers on tensors
+
+
+def _where_a_solver_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose first argument is a tensor; on copies of all tensors where its device has no solver."""
+
+    @functools.wraps(function)
+    def run(first: Tensor, *others: Any) -> Any:
+        device = first.device
+        if device.type in ("cpu", "cuda"):
+            return function(first, *others)
+        solver_for(first)  # warns once
+        result = function(*(each.cpu() if isinstance(each, Tensor) else each for each in (first, *others)))
+        return result.to(device) if isinstance(result, Tensor) else tuple(each.to(device) for each in result)
+
+    return run
 
 
 def _solve(
@@ -86,6 +103,7 @@ def _call(function: str, tensor: Tensor, *others: Any, **options: Any) -> Tensor
     return torch.from_numpy(call(*(to_numpy(a) if isinstance(a, Tensor) else a for a in (tensor, *others)), **options))
 
 
+@_where_a_solver_is
 def _adjacency_counts(edges: Tensor, n: int) -> Tensor:
     """Edges (problems, solves, draws, n - 1, 2) → (problems, n, n) int32, those of a second solve subtracted."""
     return _call("adjacency_counts", edges, n)
@@ -100,6 +118,7 @@ def _(edges: Tensor, n: int) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::connectivity_counts", mutates_args=())
+@_where_a_solver_is
 def connectivity_counts(labels: Tensor) -> Tensor:
     """(problems, draws, n) labels → (problems, n, n) int32."""
     return _call("connectivity_counts", labels)
@@ -111,6 +130,7 @@ def _(labels: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::adjacency_products", mutates_args=())
+@_where_a_solver_is
 def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
     """⟨cotangent, A⟩ for every draw, (problems, draws)."""
     return _call("adjacency_products", cotangent, edges).to(cotangent.dtype)
@@ -122,6 +142,7 @@ def _(cotangent: Tensor, edges: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::connectivity_products", mutates_args=())
+@_where_a_solver_is
 def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
     """⟨cotangent, M⟩ for every draw, (problems, draws)."""
     return _call("connectivity_products", cotangent, labels).to(cotangent.dtype)
@@ -133,6 +154,7 @@ def _(cotangent: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::noise_sum", mutates_args=())
+@_where_a_solver_is
 def noise_sum(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, antithetic: bool) -> Tensor:
     """Sum over draws of weights (problems, draws) times the score of the noise, (problems, n, n)."""
     counter = (seed, first_draw) if weights.is_cuda else (int(seed), int(first_draw))
@@ -149,6 +171,7 @@ def _(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, ant
 # Expectations, differentiable in the similarity
 
 
+@_where_a_solver_is
 def _expected_value(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
     gap: bool, strict: bool, with_labels: bool, with_counts: bool, seed: Tensor, first_draw: Tensor, n_draws: int,
@@ -188,6 +211,7 @@ def _(similarity, n_clusters, labels, relation, must_link_first, gap, strict, wi
 
 
 @torch.library.custom_op("diffclust::expected_adjacency", mutates_args=())
+@_where_a_solver_is
 def expected_adjacency(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
     seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
@@ -209,6 +233,7 @@ def _(similarity, n_clusters, labels, relation, must_link_first, seed, first_dra
 
 
 @torch.library.custom_op("diffclust::expected_connectivity", mutates_args=())
+@_where_a_solver_is
 def expected_connectivity(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
     seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
