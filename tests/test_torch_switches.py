@@ -114,6 +114,7 @@ def operator_calls():
                 results.append(dc.partial_fenchel_young_loss(leaf, constraints, 1, diagnostics=True, **OPTIONS)[0])
                 results.append(dc.connectivity_loss(leaf, constraints, 4, **OPTIONS))
             sum((r**2).sum() for r in results).backward()
+            OPS.given_similarity(leaf).sum().backward()  # only compiled programs have this one
         with torch.no_grad():
             dc.perturbed_value(similarity(), 4, **OPTIONS)
         # Counting is called from inside other operators, where the recorder does not look.
@@ -175,7 +176,8 @@ def make(kind, **options):
 
 
 def run(module, x):
-    return module(x) if isinstance(module, dc.nn.PerturbedClustering) else module(x, LABELS)
+    kind = getattr(module, "_orig_mod", module)  # of a compiled one
+    return module(x) if isinstance(kind, dc.nn.PerturbedClustering) else module(x, LABELS)
 
 
 def assert_rounded_alike(gradient, other):
@@ -465,6 +467,36 @@ def test_second_derivatives_are_refused(name, square):
         vmap(jacrev(jacrev(function)))(s.detach()[None])
 
 
+@EVERY
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("square", [False, True])
+def test_compiled_second_derivatives_are_refused(name, backend, square):
+    """By us where the backward pass stays ours, else by AOTAutograd, which has none; never a zero."""
+
+    def function(s):
+        value = weighted(name, s)
+        return value**2 if square else value
+
+    s = similarity(dtype=torch.float64).requires_grad_()
+    assert torch.equal(value_and_gradient(compiled(function, backend), s)[1], value_and_gradient(function, s)[1])
+    torch._dynamo.reset()  # the compiled backward pass above has given up what a second one would need
+    ours = compiled(function, backend)
+    for differentiate in (lambda p: torch.autograd.grad(p, s), torch.Tensor.backward):
+        (first,) = torch.autograd.grad(ours(s), s, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"no second derivatives|not currently support double backward"):
+            differentiate((first**2).sum() + (s**2).sum())
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_second_derivatives_of_modules_are_refused(kind, backend):
+    module = compiled(make(kind), backend)
+    x = embeddings().requires_grad_()
+    (first,) = torch.autograd.grad((run(module, x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives|not currently support double backward"):
+        torch.autograd.grad((first**2).sum() + (x**2).sum(), x)
+
+
 def test_small_problems_on_a_gpu_have_no_second_derivatives_either():
     adjacency = similarity()
     leaf = similarity(seed=1).requires_grad_()
@@ -619,3 +651,92 @@ def test_results_do_not_depend_on_threads_nor_on_forks():
     assert len(children) == 2
     assert set(children) == {parent}
     assert run_script("plain", NUMBA_NUM_THREADS="1") == [parent]
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Devices without a solver
+
+ELSEWHERE = """
+import warnings
+import other_device
+import test_torch_switches as t
+from test_torch_switches import dc, torch
+
+def there(array):
+    return array.detach().to("elsewhere")
+
+def check(found, expected):
+    assert found.device.type == "elsewhere" and found.dtype == expected.dtype, (found.device, found.dtype)
+    assert torch.equal(found.detach().cpu(), expected.detach())
+
+known = {"here": dc.Constraints.from_labels(t.LABELS), "there": dc.Constraints.from_labels(there(t.LABELS))}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for kind in t.MODULES:
+        for dtype in (torch.float32, torch.bfloat16):
+            x, module = t.embeddings(dtype=dtype).requires_grad_(), t.make(kind)
+            y, other = there(x).requires_grad_(), t.make(kind)
+            labels = () if kind == "PerturbedClustering" else (t.LABELS,)
+            for _ in range(2):  # along the stream of noise
+                here, found = module(x, *labels), other(y, *map(there, labels))
+                check(found, here)
+            (here**2).sum().backward()
+            (found**2).sum().backward()
+            check(y.grad, x.grad)
+            module.eval(), other.eval().to("elsewhere")
+            check(other(y, *map(there, labels)), module(x, *labels))
+    s = t.similarity()
+    for constraints in (None, "labels", "pairs"):
+        here, found = ({None: None, "labels": known[at], "pairs": t.PAIRS}[constraints] for at in known)
+        for function in (dc.perturbed_value, dc.perturbed_adjacency, dc.perturbed_connectivity):
+            a, b = s.clone().requires_grad_(), there(s).requires_grad_()
+            expected = function(a, 4, constraints=here, **t.OPTIONS)
+            result = function(b, 4, constraints=found, **t.OPTIONS)
+            check(result, expected)
+            (expected**2).sum().backward()
+            (result**2).sum().backward()
+            check(b.grad, a.grad)
+        a, b = (dc.spanning_forest(m, 4, constraints=c) for m, c in ((s, here), (there(s), found)))
+        for each in ("edges", "labels", "value"):
+            check(getattr(b, each), getattr(a, each))
+        check(b.adjacency(), a.adjacency())
+        check(b.connectivity(), a.connectivity())
+        if constraints is not None:
+            results = [
+                dc.partial_fenchel_young_loss(m, c, 9, diagnostics=True, **t.OPTIONS)
+                for m, c in ((s, here), (there(s), found))
+            ]
+            check(results[1][0], results[0][0])
+            for b, a in zip(results[1][1], results[0][1], strict=True):
+                check(b, a)
+    points = t.embeddings(40)
+    trees = dc.Hierarchy.from_points(points), dc.Hierarchy.from_points(there(points))
+    assert (trees[0].edges == trees[1].edges).all()
+messages = [str(each.message) for each in caught if "no solver" in str(each.message)]
+assert len(messages) == 1, messages
+assert "torch tensors on elsewhere" in messages[0] and "CPU" in messages[0]
+try:
+    t.make("PartialFenchelYoungLoss")(there(t.embeddings()), known["here"])
+except ValueError as error:
+    assert "labels are on cpu, the similarity is on elsewhere:0" in str(error), error
+    print("done")
+"""
+
+
+def test_a_device_without_a_solver_is_served_by_the_cpu():
+    """Forward and backward, the same numbers, where they came from; one warning a process."""
+    pytest.importorskip("torch.utils.backend_registration")
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch cannot make a device in Python")
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    result = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert result.stdout == "done\n", result.stderr
+
+
+def test_meta_tensors_have_no_solver():
+    """There is nothing to solve; operators on them give shapes."""
+    with pytest.raises(TypeError, match="No solver for torch arrays on meta"):
+        import_module("diffclust.solvers").solver_for(torch.empty(2, device="meta"))
+    assert dc.perturbed_connectivity(torch.empty(5, 5, device="meta"), 2).shape == (5, 5)

@@ -157,8 +157,8 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def check_points(points: Any) -> Any:
-    """Finite real points (n, d), as they came if they are a tensor on a device, else as a NumPy array."""
-    on_host = framework_of(points) != "torch" or points.device.type == "cpu"
+    """Finite real points (n, d), as they came if they are a tensor on a GPU of CUDA, else as a NumPy array."""
+    on_host = framework_of(points) != "torch" or not points.is_cuda
     if on_host:
         points = to_numpy(points.float() if "bfloat16" in str(getattr(points, "dtype", "")) else points, "points")
         if points.dtype.kind not in "iubf":

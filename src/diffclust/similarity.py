@@ -98,7 +98,9 @@ def _in_float32(x: Any) -> contextlib.AbstractContextManager[Any]:
     if framework_of(x) == "jax":
         return sys.modules["jax"].default_matmul_precision("highest")
     if framework_of(x) == "torch":
-        return sys.modules["torch"].autocast(device_type=x.device.type, enabled=False)
+        torch, device = sys.modules["torch"], x.device.type
+        if device in ("cpu", "cuda") or torch.is_autocast_enabled(device):  # other devices may have no autocast
+            return torch.autocast(device_type=device, enabled=False)
     return contextlib.nullcontext()
 
 

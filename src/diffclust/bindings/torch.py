@@ -8,6 +8,8 @@ value on the host when it runs on a GPU.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,21 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------------------------------
 # Solvers on tensors
+
+
+def _where_a_solver_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose first argument is a tensor; on copies of all tensors where its device has no solver."""
+
+    @functools.wraps(function)
+    def run(first: Tensor, *others: Any) -> Any:
+        device = first.device
+        if device.type in ("cpu", "cuda"):
+            return function(first, *others)
+        solver_for(first)  # warns once
+        result = function(*(each.cpu() if isinstance(each, Tensor) else each for each in (first, *others)))
+        return result.to(device) if isinstance(result, Tensor) else tuple(each.to(device) for each in result)
+
+    return run
 
 
 def _solve(
@@ -86,6 +103,7 @@ def _call(function: str, tensor: Tensor, *others: Any, **options: Any) -> Tensor
     return torch.from_numpy(call(*(to_numpy(a) if isinstance(a, Tensor) else a for a in (tensor, *others)), **options))
 
 
+@_where_a_solver_is
 def _adjacency_counts(edges: Tensor, n: int) -> Tensor:
     """Edges (problems, solves, draws, n - 1, 2) → (problems, n, n) int32, those of a second solve subtracted."""
     return _call("adjacency_counts", edges, n)
@@ -100,6 +118,7 @@ def _(edges: Tensor, n: int) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::connectivity_counts", mutates_args=())
+@_where_a_solver_is
 def connectivity_counts(labels: Tensor) -> Tensor:
     """(problems, draws, n) labels → (problems, n, n) int32."""
     return _call("connectivity_counts", labels)
@@ -111,6 +130,7 @@ def _(labels: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::adjacency_products", mutates_args=())
+@_where_a_solver_is
 def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
     """⟨cotangent, A⟩ for every draw, (problems, draws)."""
     return _call("adjacency_products", cotangent, edges).to(cotangent.dtype)
@@ -122,6 +142,7 @@ def _(cotangent: Tensor, edges: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::connectivity_products", mutates_args=())
+@_where_a_solver_is
 def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
     """⟨cotangent, M⟩ for every draw, (problems, draws)."""
     return _call("connectivity_products", cotangent, labels).to(cotangent.dtype)
@@ -133,6 +154,7 @@ def _(cotangent: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("diffclust::noise_sum", mutates_args=())
+@_where_a_solver_is
 def noise_sum(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, antithetic: bool) -> Tensor:
     """Sum over draws of weights (problems, draws) times the score of the noise, (problems, n, n)."""
     counter = (seed, first_draw) if weights.is_cuda else (int(seed), int(first_draw))
@@ -149,6 +171,7 @@ def _(weights: Tensor, n: int, seed: Tensor, first_draw: Tensor, noise: str, ant
 # Expectations, differentiable in the similarity
 
 
+@_where_a_solver_is
 def _expected_value(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
     gap: bool, strict: bool, with_labels: bool, with_counts: bool, seed: Tensor, first_draw: Tensor, n_draws: int,
@@ -188,6 +211,7 @@ def _(similarity, n_clusters, labels, relation, must_link_first, gap, strict, wi
 
 
 @torch.library.custom_op("diffclust::expected_adjacency", mutates_args=())
+@_where_a_solver_is
 def expected_adjacency(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
     seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
@@ -209,6 +233,7 @@ def _(similarity, n_clusters, labels, relation, must_link_first, seed, first_dra
 
 
 @torch.library.custom_op("diffclust::expected_connectivity", mutates_args=())
+@_where_a_solver_is
 def expected_connectivity(
     similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None, must_link_first: bool,
     seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str, antithetic: bool,
@@ -360,6 +385,66 @@ class _ExpectedForest(torch.autograd.Function):
 
 
 # ------------------------------------------------------------------------------------------------------------------
+# torch.compile gets the operators themselves, with the same rules. Of a Function, it traces the backward pass as one
+# that is never differentiated: with backend="eager", second derivatives would be zeros without an error.
+
+expected_value.register_autograd(_ExpectedValue.backward, setup_context=_ExpectedValue.setup_context)
+
+
+def _register_autograd(operator: Any, connectivity: bool) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _ExpectedForest.setup_context(ctx, (connectivity, *inputs), output)
+
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        return _ExpectedForest.backward(ctx, *cotangents)[1:]
+
+    operator.register_autograd(backward, setup_context=setup_context)
+
+
+_register_autograd(expected_adjacency, False)
+_register_autograd(expected_connectivity, True)
+
+
+@torch.library.custom_op("diffclust::given_similarity", mutates_args=())
+def given_similarity(similarity: Tensor) -> Tensor:
+    """The similarity. Its backward pass keeps it, which is how AOTAutograd sees what a gradient depends on.
+
+    AOTAutograd refuses to differentiate a backward pass in an input that this has kept, and takes others for constants.
+    """
+    return similarity.clone()
+
+
+@torch.library.custom_op("diffclust::final_gradient", mutates_args=())
+def final_gradient(gradient: Tensor, similarity: Tensor) -> Tensor:
+    """The gradient, see above."""
+    return gradient.clone()
+
+
+@given_similarity.register_fake
+@final_gradient.register_fake
+def _(array: Tensor, *_: Tensor) -> Tensor:
+    return torch.empty_like(array)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _kept_gradient(ctx: Any, cotangent: Tensor) -> Tensor:
+    (similarity,) = ctx.saved_tensors
+    return final(cotangent if is_plain(cotangent) else final_gradient(cotangent, similarity), similarity)
+
+
+given_similarity.register_autograd(_kept_gradient, setup_context=_keep)
+
+
+def _for_compiler(problem: Problem) -> Problem:
+    """The problem, its similarity marked where a gradient may be asked for."""
+    needs_gradient = torch.is_grad_enabled() and problem.given.requires_grad
+    return problem._replace(given=given_similarity(problem.given)) if needs_gradient else problem
+
+
+# ------------------------------------------------------------------------------------------------------------------
 # vmap: every tensor but the seed and the number of the first draw has a leading dimension of problems to fold into
 
 
@@ -388,6 +473,7 @@ def _register_vmap(operator: Any, unbatched: tuple[str, ...] = ("seed", "first_d
 for _operator in (
     adjacency_counts, connectivity_counts, adjacency_products, connectivity_products, noise_sum,
     expected_value, expected_adjacency, expected_connectivity,
+    given_similarity, final_gradient,
 ):  # fmt: skip
     _register_vmap(_operator)
 
@@ -442,6 +528,9 @@ def values(
 
     Without ``with_labels`` the forests may be left out.
     """
+    compiling = torch.compiler.is_dynamo_compiling()
+    if compiling:
+        problem = _for_compiler(problem)
     given = problem.given
     plain = is_plain(given)
     with_counts = not plain or (torch.is_grad_enabled() and given.requires_grad)
@@ -456,22 +545,31 @@ def values(
                 )
 
             return _SmallExpectedValue.apply(given, solve), None
-    mean, _, *forests = (_PlainExpectedValue if plain else _ExpectedValue).apply(
+    function = _PlainExpectedValue if plain else _ExpectedValue
+    solve_all = expected_value if compiling else function.apply
+    mean, _, *forests = solve_all(
         problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first, gap, strict,
         with_labels, with_counts, *arguments,
     )  # fmt: skip
     return problem.unflatten(mean), Forests(*forests)
 
 
-def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
-    return _ExpectedForest.apply(
-        False, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
+def _forest(of_connectivity: bool, problem: Problem, draws: Draws, must_link_first: bool) -> Tensor:
+    compiling = torch.compiler.is_dynamo_compiling()
+    if compiling:
+        problem = _for_compiler(problem)
+    arguments = (
+        problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
         *draw_arguments(problem, draws),
-    )[0]  # fmt: skip
+    )  # fmt: skip
+    if compiling:
+        return (expected_connectivity if of_connectivity else expected_adjacency)(*arguments)[0]
+    return _ExpectedForest.apply(of_connectivity, *arguments)[0]
+
+
+def adjacency(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
+    return _forest(False, problem, draws, must_link_first)
 
 
 def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool) -> Tensor:
-    return _ExpectedForest.apply(
-        True, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
-        *draw_arguments(problem, draws),
-    )[0]  # fmt: skip
+    return _forest(True, problem, draws, must_link_first)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import warnings
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -31,12 +32,22 @@ class Forests(NamedTuple):
 
 
 def solver_for(array: Any) -> ModuleType:
-    """The solver that runs on this array, e.g. ``solver_for(x).__name__ == "diffclust.solvers.cpu"``."""
+    """The solver that runs on this array, e.g. ``solver_for(x).__name__ == "diffclust.solvers.cpu"``.
+
+    Torch tensors on a device that is not in the table, such as "mps", get that of the CPU, and the user a warning.
+    """
     return _load(framework_of(array), device_of(array))
 
 
-@functools.cache
+@functools.cache  # so that a device without a solver is warned about once
 def _load(framework: str, device: str) -> ModuleType:
+    if framework == "torch" and device != "meta" and (framework, device) not in TABLE:
+        warnings.warn(
+            f"diffclust has no solver for torch tensors on {device}: the CPU solves in its place, and similarities and "
+            f"results travel between the two. Results stay on {device}.",
+            stacklevel=2,
+        )
+        device = "cpu"
     if (framework, device) not in TABLE:
         supported = ", ".join(f"{f} on {d}" for f, d in TABLE)
         raise TypeError(f"No solver for {framework} arrays on {device}: there are solvers for {supported}.")
