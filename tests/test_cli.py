@@ -279,7 +279,7 @@ def test_a_backbone_of_ones_own_is_named_again(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     own = ["--backbone", "tests_own:network"]
     assert call("fit", "x.npy", *LABELS, *FAST, "--out", "run", *own).exit_code == 0
-    assert "name it again: backbone='tests_own:network', or --backbone" in sentence(call("cluster", "run", "x.npy"))
+    assert "name it again, backbone='tests_own:network' (--backbone on" in sentence(call("cluster", "run", "x.npy"))
     assert "is 'tests_own:network', not 'linear'" in sentence(call("cluster", "run", "x.npy", "--backbone", "linear"))
     assert call("cluster", "run", "x.npy", *own).exit_code == 0
     assert call("fit", "x.npy", *LABELS, *FAST, "--out", "run", *own, "--resume").exit_code == 0

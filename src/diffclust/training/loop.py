@@ -202,7 +202,7 @@ def _check_backbone(recorded: Any, given: Any, path: str | Path) -> None:
     if given is None and recorded not in BACKBONES:
         raise ValueError(
             f"The backbone of {path} is {recorded!r}, which is not part of diffclust, and a file does not decide what "
-            f"is imported. If you trust that code, name it again: backbone={recorded!r}, or --backbone."
+            f"is imported: if you trust it, name it again, backbone={recorded!r} (--backbone on the command line)."
         )
     is_name = isinstance(given, str) and not str(recorded).startswith(OBJECT)
     if is_name and given != recorded:
