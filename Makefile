@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-gpu lint types bench clean
+LOWEST := .venv-lowest
+PYTHONS ?= python3.12 python3.13
+
+.PHONY: demo test test-lowest test-pythons test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
@@ -12,6 +15,18 @@ demo: $(VENV)/.demo  ## the main job on the embedded default
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest -q -n auto
+
+test-lowest: $(LOWEST)/.test  ## something of every extra, with the lowest versions that pyproject.toml allows
+	DIFFCLUST_LOWEST=1 DIFFCLUST_EXTRAS=required $(LOWEST)/bin/python -m pytest -q -n auto -W ignore::DeprecationWarning \
+		tests/test_smoke.py tests/test_imports.py tests/test_sweep.py
+
+test-pythons:  ## the core and JAX with other versions of Python: make test-pythons PYTHONS=...
+	set -e; for python in $(PYTHONS); do \
+		venv=.venv-$$($$python -c "import platform; print(platform.python_version())"); \
+		$$python -m venv $$venv; \
+		$$venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[jax]" hypothesis pytest; \
+		$$venv/bin/python -m pytest -q tests/test_smoke.py; \
+	done
 
 test-gpu:  ## the GPU solvers on a real GPU, with the Python that has torch and JAX for it: make test-gpu PYTHON=...
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_cuda.py tests/test_torch_cuda.py
@@ -39,5 +54,12 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
 	touch $@
 
+# Not from pip's cache, and not into it: several GB that nothing else needs.
+$(LOWEST)/.test: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
+		-c constraints-lowest.txt -e ".[test]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache demo dist
+	rm -rf $(VENV) $(LOWEST) .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache demo dist

@@ -1,6 +1,7 @@
 """Settings that all tests share: where Numba and XLA cache compiled code, how Triton and hypothesis run."""
 
 import hashlib
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -26,7 +27,9 @@ def _source_hash():
 
 
 assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is imported: conftest.py must come first"
-os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "numba" / _source_hash())
+# A folder for each Numba, too: with two of them (make test-lowest) each would write over what the other compiled.
+NUMBA_CACHE = ROOT / ".cache" / "numba" / f"{_source_hash()}-{importlib.metadata.version('numba')}"
+os.environ["NUMBA_CACHE_DIR"] = str(NUMBA_CACHE)
 
 # XLA compiles for seconds what runs in milliseconds; its cache looks at the whole program.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))

@@ -1,5 +1,6 @@
 """What importing costs, that the public names exist, and that the examples in the documentation are true."""
 
+import ast
 import doctest
 import importlib
 import json
@@ -7,12 +8,16 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import diffclust
 
+ROOT = Path(__file__).resolve().parent.parent
+FOR_USERS = ("torch", "jax", "fit", "neighbors", "metric-learning")  # extras
 NOT_IMPORTED = ("torch", "lightning", "jax", "numba", "scipy", "sklearn")
 # The modules of the package that need an optional framework are left to their own tests.
 MODULES = ["diffclust", *(m.name for m in pkgutil.walk_packages(diffclust.__path__, "diffclust."))]
@@ -58,8 +63,7 @@ def test_names_promised_by_the_design():
 
 
 def test_names_in_the_documentation_need_no_import_of_their_own():
-    root = Path(__file__).resolve().parent.parent
-    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     text = "\n".join(page.read_text("utf-8") for page in pages)
     names = sorted(set(re.findall(r"\b(?:dc|diffclust)\.((?:\w+\.)*\w+)", text)))
     assert {"training.fit", "metric_learning", "Hierarchy.from_points"} <= set(names)
@@ -103,3 +107,27 @@ def test_framework_without_a_solver_is_named(monkeypatch):
     diffclust.solvers._load.cache_clear()  # another test may have asked for it
     with pytest.raises(TypeError, match=r"No solver for jax arrays on cpu.*numpy on cpu"):
         diffclust.solvers.solver_for([[0.0]])
+
+
+# Name of a package where it is not that of the module, and those that come with another one.
+PACKAGES = {"PIL": "pillow", "pytorch_metric_learning": "pytorch-metric-learning", "sklearn": "scikit-learn"}
+COME_ALONG = {"threadpoolctl": "scikit-learn", "triton": "torch"}
+USED_BY_OTHERS = {"pyarrow", "tensorboard", "faiss-cpu"}  # by pandas, by Lightning, and by name
+
+
+def test_the_extras_are_what_the_package_imports():
+    """What ``src`` imports is in an extra, and an extra for users has nothing else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in FOR_USERS for line in extras[name])]
+    declared = {Requirement(line).name for line in lines} - {"diffclust"}
+    imported = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.split(".")[0])
+    imported -= sys.stdlib_module_names | {"diffclust", "experiments"}
+    assert {COME_ALONG.get(name, PACKAGES.get(name, name)) for name in imported} | USED_BY_OTHERS == declared
+    assert {Requirement(line).name for line in extras["fit"]} >= {"lightning", "rich", "tqdm", "typer"}

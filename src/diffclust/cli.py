@@ -392,7 +392,7 @@ def _experiments() -> Any:
     if root is None:
         _fail(
             "The experiments come with the source repository: clone it, and run this command in it or "
-            "`pip install -e '.[fit]'` from it."
+            "`pip install -e '.[experiments]'` from it."
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))

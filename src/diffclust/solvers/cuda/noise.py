@@ -102,7 +102,7 @@ def _normal(radius_word, angle_word, component):
 
 @triton.jit
 def _gumbel(word):
-    v, rest = _uniform(word), _uniform(~word)
+    v, rest = _uniform(word), _uniform(word ^ 0xFFFFFFFF)  # ~word, which the interpreter of Triton 3.6 cannot do
     near = v < _QUARTER
     return -_log(-tl.where(near, _log_polynomial(-tl.minimum(v, _QUARTER)), _log(rest)))
 
