@@ -8,8 +8,9 @@ A mutant is one small change of one file of ``src/diffclust``, see :class:`Mutat
 runs out of time, and survives if all tests that run the changed line pass. The same command goes on where it stopped.
 Mutants live in copies of the repository (``--work``); the repository itself is only read.
 
-Not mutated: what needs a GPU; strings, and all of the texts of errors and warnings; annotations, decorators (options of
-a compiler) and imports; keywords that say how something looks or that only check (COSMETIC); None.
+Not mutated: what needs a GPU; strings, and all of the texts of errors and warnings; annotations, imports, decorators
+and other options of a compiler; conditions of ``while``, which would not end; keywords that say how something looks or
+that only check (COSMETIC); None.
 
 Numba and XLA compile what they run, and other processes are not watched, so for these files :data:`TESTS` says which
 tests to run, after those that are known to run the line.
