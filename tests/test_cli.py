@@ -397,6 +397,16 @@ def test_a_package_that_is_not_installed(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("The command line needs: pip install 'diffclust[fit]'\n")
 
 
+def test_experiments_without_matplotlib(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("experiments")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    result = call("reproduce", "toy")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("The experiments need: pip install -e '.[experiments]'\n")
+    assert "matplotlib" in result.stderr
+
+
 def test_our_own_faults_have_a_traceback(monkeypatch):
     monkeypatch.setattr(cli, "read_table", lambda *arguments: {}["fault"])
     assert isinstance(fit("x.npy").exception, KeyError)

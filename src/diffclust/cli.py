@@ -396,6 +396,9 @@ def _experiments() -> Any:
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    from experiments.__main__ import app as experiments
+    try:
+        from experiments.__main__ import app as experiments
+    except ImportError as error:
+        _fail(f"{error}. The experiments need: pip install -e '.[experiments]'")
 
     return typer.main.get_command(experiments)
