@@ -70,6 +70,11 @@ def is_symbolic(size: Any) -> bool:
     return torch is not None and isinstance(size, torch.SymInt)
 
 
+def smaller(number: int, size: int) -> int:
+    """``min(number, size)``, which asks no question about a symbolic size: the answer would bind a traced program."""
+    return sys.modules["torch"].sym_min(number, size) if is_symbolic(size) else min(number, size)
+
+
 def is_traced(array: Any) -> bool:
     """Whether JAX traces this array, so that there is nothing to read yet."""
     jax = sys.modules.get("jax")

@@ -22,7 +22,7 @@ from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer
+from diffclust.frameworks import is_integer, smaller
 from diffclust.problems import prepare
 
 SIMILARITIES: dict[str, Callable[[Any], Any]] = {
@@ -75,7 +75,7 @@ class _Perturbed(nn.Module):
         function = SIMILARITIES[self.similarity] if isinstance(self.similarity, str) else self.similarity
         result = function(embeddings)
         if self.reachability is not None and result.shape[-1] > 1:
-            neighbors = torch.sym_min(self.reachability, result.shape[-1] - 1)  # asks nothing of a symbolic size
+            neighbors = smaller(self.reachability, result.shape[-1] - 1)
             result = similarities._mutual_reachability(result, neighbors)
         return similarities.standardize(result) if self.standardize else result
 

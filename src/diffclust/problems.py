@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, is_captured, is_integer, is_symbolic, is_traced, namespace_of, to_numpy
+from diffclust.frameworks import (
+    framework_of,
+    is_captured,
+    is_integer,
+    is_symbolic,
+    is_traced,
+    namespace_of,
+    smaller,
+    to_numpy,
+)
 from diffclust.similarity import check_similarity, check_square
 
 
@@ -100,10 +109,7 @@ def check_n_clusters(
     xp, framework = namespace_of(like), framework_of(like)
     if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
         check_bounds(n_clusters, None if clamp else n_clusters, n_points)
-        if not clamp:
-            return n_clusters
-        # sym_min asks no question about a symbolic size, which would bind a traced program to the answer.
-        return xp.sym_min(n_clusters, n_points) if framework == "torch" else min(n_clusters, n_points)
+        return smaller(n_clusters, n_points) if clamp else n_clusters
     if framework == "numpy" or framework_of(n_clusters) != framework:
         n_clusters = to_numpy(n_clusters, "n_clusters")
         if n_clusters.dtype.kind not in "iu":
