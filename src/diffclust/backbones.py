@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     import torch
@@ -16,7 +17,8 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.backbones needs PyTorch. Install it with: pip install 'diffclust[fit]'") from error
 
 BACKBONES = ("linear", "mlp", "residual", "cnn")
-SCALINGS = ("auto", "column", "global", "none")
+SCALINGS = ("auto", "column", "global", "unit", "counts", "none")
+SCALING_ROWS, SCALING_LABELS = 5000, 2000  # at which choose_scaling looks
 
 
 def make_backbone(
@@ -126,56 +128,143 @@ def is_image(input_shape: tuple[int, ...]) -> bool:
     return len(input_shape) in (2, 3)
 
 
+def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
+    """ "global" for columns of one unit, whose sizes mean something; "column" for columns of different units.
+
+    One unit have pixels; columns of which at least half have a range half as wide as the widest one; principal
+    components (uncorrelated columns of falling variance); and counts or their logarithms (nothing negative, many
+    zeros, no column with most of the variance). Where labels are known, they have the last word: under which scaling
+    is a labelled row's nearest labelled row more often of its class? They decide only if that is no accident.
+
+    Args:
+        x: (n, \\*input_shape) rows.
+        labels: (n,) integers, negative where unknown, or None.
+
+    >>> rng = np.random.default_rng(0)
+    >>> components = rng.normal(size=(200, 8)) * 0.5 ** np.arange(8)
+    >>> choose_scaling(torch.from_numpy(components)), choose_scaling(torch.from_numpy(components[:, ::-1].copy()))
+    ('global', 'column')
+    """
+    if is_image(tuple(x.shape[1:])):
+        return "global"
+    some = x[:: -(-len(x) // SCALING_ROWS)].double().cpu().numpy()
+    deviation = some.std(0)
+    structure = "global" if _have_one_unit(some, deviation) else "column"
+    if labels is None:
+        return structure
+    known = np.flatnonzero(labels.cpu().numpy() >= 0)[:SCALING_LABELS]
+    classes, rows = labels.cpu().numpy()[known], x[torch.from_numpy(known)].double().cpu().numpy()
+    right = {
+        "global": _nearest_agree(rows, classes),
+        "column": _nearest_agree(rows / np.where(deviation > 0, deviation, 1.0), classes),
+    }
+    other = "column" if structure == "global" else "global"
+    better, worse = (int((right[a] & ~right[b]).sum()) for a, b in ((other, structure), (structure, other)))
+    from scipy.stats import binomtest
+
+    decided = better > worse and binomtest(better, better + worse).pvalue < 0.05
+    return other if decided else structure
+
+
+def _have_one_unit(rows: NDArray[np.float64], deviation: NDArray[np.float64]) -> bool:
+    ranges = np.ptp(rows, axis=0)
+    if (ranges >= ranges.max() / 2).mean() >= 0.5 or _are_counts(rows):
+        return True
+    used = deviation > 0
+    if used.sum() < 3:
+        return False
+    from scipy.stats import spearmanr
+
+    correlation = np.corrcoef(rows[:, used], rowvar=False)
+    others = correlation[~np.eye(len(correlation), dtype=bool)]
+    falling = spearmanr(np.arange(used.sum()), deviation[used]).statistic <= -0.95
+    return bool(falling and np.sqrt((others**2).mean()) <= 0.15)
+
+
+def _are_counts(rows: NDArray[np.float64]) -> bool:
+    variance = rows.var(0)
+    return bool((rows >= 0).all() and (rows == 0).mean() >= 0.3 and variance.max() <= 0.2 * variance.sum())
+
+
+def _nearest_agree(rows: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each row's nearest other row is of its class, for rows whose class has another row."""
+    from scipy.spatial.distance import pdist, squareform
+
+    repeated = np.isin(classes, np.flatnonzero(np.bincount(classes, minlength=1) > 1))
+    rows, classes = rows[repeated], classes[repeated]
+    distances = squareform(pdist(rows)) if len(rows) else np.empty((0, 0))
+    np.fill_diagonal(distances, np.inf)
+    return classes == classes[distances.argmin(1)] if len(rows) else np.empty(0, bool)
+
+
 class InputScaling(nn.Module):
     """(x - mean) / deviation, of the training data; whole numbers become float32. A checkpoint contains it.
 
     Args:
         input_shape: of one row.
-        scaling: "column", mean and deviation of every column; "global", one for all entries; "none"; or "auto":
-            "global" for images and where at least half of the columns have a range half as wide as the widest one or
-            wider (pixels, measurements of one unit), "column" for tables of features of different units, and where
-            columns are so far apart (10,000 ranges) that with one mean for all little would be left of their digits.
+        scaling: "column", the deviation of every column; "global", one for all entries; "none"; "unit", rows of length
+            1, then "global"; "counts", log(1 + x) of rows that were scaled to one sum, then "global"; or "auto",
+            "column" or "global" by :func:`choose_scaling`. Means are those of the columns, and one for images.
+
+    Attributes:
+        chosen: the scaling that :meth:`fit` used.
     """
 
     mean: Tensor
     deviation: Tensor
+    total: Tensor
 
     def __init__(self, input_shape: tuple[int, ...], scaling: str = "auto") -> None:
         super().__init__()
         if scaling not in SCALINGS:
             raise ValueError(f"scaling must be one of {SCALINGS}, got {scaling!r}.")
-        self.scaling = scaling
+        self.scaling = self.chosen = scaling
         self.register_buffer("mean", torch.zeros(input_shape))
         self.register_buffer("deviation", torch.ones(input_shape))
+        self.register_buffer("total", torch.ones(()))
 
-    def fit(self, x: Tensor, chunk: int = 8192) -> InputScaling:
-        """Measures the rows of ``x`` (n, \\*input_shape), a chunk at a time: images stay bytes."""
-        if self.scaling == "none":
+    def fit(self, x: Tensor, labels: Tensor | None = None, chunk: int = 8192) -> InputScaling:
+        """Measures the training rows, a chunk at a time: images stay bytes.
+
+        Args:
+            x: (n, \\*input_shape).
+            labels: (n,) integers, negative where unknown, for "auto".
+            chunk: rows at a time.
+
+        Raises:
+            ValueError: scaling is "counts" and some entry is negative.
+        """
+        self.chosen = choose_scaling(x, labels) if self.scaling == "auto" else self.scaling
+        if self.chosen == "none":
             return self
+        if self.chosen == "counts":
+            if bool((x < 0).any()):
+                raise ValueError("scaling='counts' is for counts, but x has negative entries.")
+            sums = torch.cat([rows.double().flatten(1).sum(1).cpu() for rows in x.split(chunk)])
+            self.total.fill_(float(sums.median().clamp(min=1e-12)))
         total, squares = torch.zeros(2, *self.mean.shape, dtype=torch.float64)
         for rows in x.split(chunk):
-            total += rows.double().sum(0).cpu()
+            total += self._rows(rows).double().sum(0).cpu()
         mean = total / len(x)
-        if not self._by_column(x):
+        if is_image(tuple(mean.shape)):
             mean = mean.mean().expand_as(mean)
         for rows in x.split(chunk):
-            squares += ((rows.double().cpu() - mean) ** 2).sum(0)
+            squares += ((self._rows(rows).double().cpu() - mean) ** 2).sum(0)
         variance = squares / len(x)
-        if not self._by_column(x):
+        if self.chosen != "column":
             variance = variance.mean().expand_as(variance)
         self.mean.copy_(mean)
         self.deviation.copy_(torch.where(variance > 0, variance, 1.0).sqrt())  # a constant column becomes zeros
         return self
 
-    def _by_column(self, x: Tensor) -> bool:
-        if self.scaling != "auto":
-            return self.scaling == "column"
-        if is_image(tuple(self.mean.shape)):
-            return False
-        highest, lowest = x.amax(0).double(), x.amin(0).double()
-        ranges = highest - lowest
-        alike = (ranges >= ranges.max() / 2).double().mean() >= 0.5
-        return not bool(alike and highest.max() - lowest.min() <= 1e4 * ranges.max())
+    def _rows(self, x: Tensor) -> Tensor:
+        """What is done to each row by itself."""
+        if self.scaling == "unit":
+            return nn.functional.normalize(x.float().flatten(1)).reshape(x.shape)
+        if self.scaling == "counts":
+            flat = x.float().flatten(1)
+            return (flat * (self.total / flat.sum(1, keepdim=True).clamp(min=1e-12))).log1p().reshape(x.shape)
+        return x
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x.to(self.mean.dtype) - self.mean) / self.deviation
+        return (self._rows(x).to(self.mean.dtype) - self.mean) / self.deviation

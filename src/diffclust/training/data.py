@@ -131,6 +131,14 @@ def _with_far_rows(
     return middles
 
 
+def nearest_others(rows: Tensor, n_neighbours: int) -> NDArray[np.int64]:
+    """(n, n_neighbours) numbers of the rows that are nearest to each row."""
+    from sklearn.neighbors import NearestNeighbors
+
+    flat = rows.flatten(1).cpu().numpy()
+    return NearestNeighbors(n_neighbors=n_neighbours).fit(flat).kneighbors(return_distance=False)
+
+
 class ForestData(pl.LightningDataModule):
     """Rows and labels, kept on the training device; only the numbers of the rows of a batch travel there.
 
@@ -150,6 +158,7 @@ class ForestData(pl.LightningDataModule):
             raise ValueError("y has no known label: label some rows (0, 1, 2, ...), -1 where unknown.")
         self.labelled, self.unlabelled = known, np.flatnonzero(labels.numpy() < 0)
         self.sets = {"training": (x, labels)}
+        self.scaling = InputScaling(tuple(x.shape[1:]), config.scaling).fit(x, labels)
         self.validation_rows: list[Tensor] = []
         if validation is not None:
             self._validate_on(*validation, np.arange(len(validation[0])), np.empty(0, np.int64))
@@ -168,6 +177,14 @@ class ForestData(pl.LightningDataModule):
             )
         if apart is None:
             self._lend(x, labels)
+        self.nearest: NDArray[np.int64] | None = None
+        if config.neighbours:
+            self.nearest = nearest_others(self.scaling(x), min(config.neighbours, len(x) - 1))
+
+    @property
+    def copies(self) -> int:
+        """How often a row is in its batch, its neighbour counted."""
+        return 2 if self.nearest is not None else self.config.views
 
     def _lend(self, x: Tensor, labels: Tensor) -> None:
         """Small classes get more labels; rows that are held out neither lend nor take any."""
@@ -175,12 +192,12 @@ class ForestData(pl.LightningDataModule):
         held_out = np.setdiff1d(np.flatnonzero(labels.numpy() >= 0), self.labelled)
         given = labels.clone()
         given[held_out] = -2
-        lent = lend_labels(x, given, least, self.config.n_clusters, self.config.scaling, self.config.seed)
+        lent = lend_labels(x, given, least, self.config.n_clusters, self.scaling.chosen, self.config.seed)
         self.labelled, self.unlabelled = np.flatnonzero(lent.numpy() >= 0), np.flatnonzero(lent.numpy() == -1)
         self.sets["training"] = x, torch.where(lent >= 0, lent, labels)
 
     def _n_labelled(self) -> int:
-        return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.config.views))
+        return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.copies))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Batches like those of training, ``rows`` in turn and the same ``others`` always.
@@ -208,9 +225,13 @@ class ForestData(pl.LightningDataModule):
 
     def rows_of_step(self, step: int) -> Tensor:
         config = self.config
-        size = min(max(1, config.batch_size // config.views), len(self.labelled) + len(self.unlabelled))
+        size = min(max(1, config.batch_size // self.copies), len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
-        return torch.from_numpy(np.tile(rows, config.views))
+        if self.nearest is None:
+            return torch.from_numpy(np.tile(rows, config.views))
+        rng = np.random.Generator(np.random.Philox(key=config.seed, counter=[0, 2, step, 0]))
+        chosen = self.nearest[rows, rng.integers(0, self.nearest.shape[1], len(rows))]
+        return torch.from_numpy(np.concatenate([rows, chosen]))
 
     def moves_of_step(self, step: int, n_rows: int) -> Tensor | None:
         config = self.config
@@ -226,10 +247,17 @@ class ForestData(pl.LightningDataModule):
         """Rows of a set, moved, and what is known about them."""
         x, labels = self.sets[name]
         x, labels = self.sets[name] = x.to(rows.device), labels.to(rows.device)  # moves once
-        views = self.config.views if name == "training" else 1
+        views = self.copies if name == "training" else 1
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
-        return images, known_of(labels[rows], self.apart, views)
+        return images, known_of(self._shared(labels[rows]) if views > 1 else labels[rows], self.apart, views)
+
+    def _shared(self, labels: Tensor) -> Tensor:
+        """Labels of rows and their neighbours: an unlabelled one has that of the other."""
+        if self.nearest is None:
+            return labels
+        other = labels.roll(len(labels) // 2)
+        return torch.where(labels >= 0, labels, other)
 
     def _share(self, n_rows: int) -> slice:
         """This rank's of the rows of a batch, in one piece; shares differ by a row where they must."""

@@ -82,12 +82,8 @@ def fit_many(
         for config in configs:
             torch.manual_seed(config.seed)
             members.append(ForestModule(config, tuple(rows.shape[1:])))
-        scaling = members[0].scaling.fit(rows)
-        for member in members[1:]:
-            if member.scaling.scaling == scaling.scaling:
-                member.scaling.load_state_dict(scaling.state_dict())
-            else:
-                member.scaling.fit(rows)
+        for member, own in zip(members, data, strict=True):
+            member.scaling = own.scaling
         for member in members:
             member.make_layers(rows)
         fleet, together = Fleet(members, data), Together(configs[0].timeout)

@@ -75,7 +75,7 @@ def fit(
     with random_numbers_of_its_own(), quiet(), _folder(folder, config) as place:
         torch.manual_seed(config.seed)
         module = ForestModule(config, tuple(rows.shape[1:]))
-        module.scaling.fit(rows)
+        module.scaling = data.scaling
         module.make_layers(rows)
         if state is not None:
             _check_resumable(state, module, resume)

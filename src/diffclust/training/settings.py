@@ -30,6 +30,8 @@ class TrainingConfig:
         augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored),
             "shift-flip-cut" (and with a hole, half as wide as the image), or None.
         views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
+        neighbours: each row of a batch comes with one of so many nearest others of it (in the scaled input), and the two
+            must link unless their labels differ; 0 for none. To tables it is what augmented views are to images.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
         noise_start: the noise of the first step as a share of epsilon, to which it grows (or falls) until the last
             one, by the same factor in each step; 1 is the same noise in all steps.
@@ -62,6 +64,7 @@ class TrainingConfig:
     scaling: str = "auto"
     augment: str | None = None
     views: int = 1
+    neighbours: int = 0
     epsilon: float = 0.5
     noise_start: float = 1.0
     n_draws: int = 10

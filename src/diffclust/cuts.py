@@ -1,0 +1,284 @@
+"""Other cuts than the forest's: k-means and spectral clustering that respect what is known.
+
+What is known are groups of rows that belong together and which groups belong apart (:meth:`Constraints.groups`). Rows
+go to the nearest centre. Groups go as a whole, and groups that belong apart to different centres: that is a colouring
+of the graph of groups, guided by distances (:func:`colour_groups`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.constraints import all_apart
+
+RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
+ROUNDS = 100  # of k-means; it stops before if nothing changes
+NEIGHBOURS = 15  # of each row in the graph of spectral clustering
+TABU_MOVES = 20_000  # of the search for a colouring
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def kmeans(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int, seed: int = 0) -> Ints:
+    """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
+
+    Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
+    at rows far from them, as in k-means++.
+
+    Args:
+        points: (n, d).
+        group: (n,) number of each row's group, -1 for rows about which nothing is known.
+        apart: (groups, groups) which groups belong to different clusters.
+        n_clusters: k.
+        seed: of the starts.
+
+    Raises:
+        ValueError: no way was found to put the groups into ``n_clusters`` clusters.
+
+    >>> points = np.array([[0.0], [0.1], [0.4], [5.0], [5.1], [9.0]])
+    >>> kmeans(points, np.array([0, -1, 1, -1, -1, -1]), ~np.eye(2, dtype=bool), 4).tolist()
+    [0, 0, 1, 2, 2, 3]
+    """
+    points = np.asarray(points, np.float64)
+    points = points - points.mean(0)
+    squares = (points**2).sum(1)
+    rng = np.random.default_rng(seed)
+    members = [np.flatnonzero(group == number) for number in range(len(apart))]
+    best, lowest = None, np.inf
+    for _ in range(RESTARTS if all_apart(apart) else PAIR_RESTARTS):
+        centres = _first_centres(points, squares, group, members, all_apart(apart), n_clusters, rng)
+        found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
+        if inertia < lowest:
+            best, lowest = found, inertia
+        if len(members) == n_clusters and all_apart(apart):
+            break  # every start is the same
+    assert best is not None
+    return _by_first_row(best)
+
+
+def spectral(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int, seed: int = 0) -> Ints:
+    """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
+
+    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them.
+    Arguments and errors are those of :func:`kmeans`.
+
+    >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+    >>> spectral(points, np.full(6, -1), np.zeros((0, 0), bool), 2).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    from scipy.sparse import csr_array, diags_array
+    from scipy.sparse.linalg import eigsh
+    from sklearn.neighbors import NearestNeighbors
+
+    points = np.asarray(points, np.float64)
+    n = len(points)
+    if n_clusters >= n - 1:  # more eigenvectors than the solver gives
+        return kmeans(points, group, apart, n_clusters, seed)
+    n_neighbours = min(NEIGHBOURS, n - 1)
+    distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
+    reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
+    scale = np.maximum(reach[:, None] * reach[nearest], np.finfo(np.float64).tiny)
+    weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
+    graph = csr_array((weight.ravel(), (np.repeat(np.arange(n), n_neighbours), nearest.ravel())), shape=(n, n))
+    graph = graph.maximum(graph.T)
+    degree = diags_array(1 / np.sqrt(graph.sum(1)))
+    start = np.random.default_rng(seed).normal(size=n)
+    _, vectors = eigsh(degree @ graph @ degree, k=n_clusters, which="LA", v0=start, tol=1e-4)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), group, apart, n_clusters, seed)
+
+
+def _first_centres(
+    points: Floats,
+    squares: Floats,
+    group: Ints,
+    members: list[Ints],
+    one_each: bool,
+    n_clusters: int,
+    rng: np.random.Generator,
+) -> Floats:
+    """Means of the groups if each has a cluster of its own, and rows drawn by their squared distance from these."""
+    centres = np.empty((0, points.shape[1]))
+    if one_each and members:
+        centres = np.stack([points[rows].mean(0) for rows in members])
+    if len(centres) == 0:
+        centres = points[[rng.integers(len(points))]]
+    nearest = _squared_distances(points, squares, centres).min(1)
+    if one_each:
+        nearest[group >= 0] = 0
+    while len(centres) < n_clusters:
+        if nearest.sum() > 0:
+            tried = rng.choice(len(points), 4, p=nearest / nearest.sum())
+        else:
+            tried = rng.choice(len(points), 1)
+        left = np.minimum(nearest[:, None], _squared_distances(points, squares, points[tried]))
+        best = int(left.sum(0).argmin())
+        centres, nearest = np.concatenate([centres, points[tried[[best]]]]), left[:, best]
+    return centres
+
+
+def _squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
+    return np.maximum(squares[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)
+
+
+def _lloyd(
+    points: Floats,
+    squares: Floats,
+    members: list[Ints],
+    group: Ints,
+    apart: NDArray[np.bool_],
+    centres: Floats,
+    rng: np.random.Generator,
+) -> tuple[Ints, float]:
+    """Clusters, and the sum of squared distances from their centres."""
+    k = len(centres)
+    clusters = np.full(len(points), -1)
+    colours: Ints | None = None
+    distances = np.empty((0, 0))
+    for _ in range(ROUNDS):
+        distances = _squared_distances(points, squares, centres)
+        found = distances.argmin(1)
+        if members:
+            cost = np.stack([distances[rows].sum(0) for rows in members])
+            colours = colour_groups(cost, apart, rng, colours)
+            found = np.where(group >= 0, colours[group], found)
+        if np.array_equal(found, clusters):
+            break
+        clusters = found
+        sizes = np.bincount(clusters, minlength=k)
+        sums = np.stack([np.bincount(clusters, column, k) for column in points.T], axis=1)
+        # A centre that lost all of its rows moves to the row that is farthest from its own.
+        own = distances[np.arange(len(points)), clusters]
+        for empty in np.flatnonzero(sizes == 0):
+            row = int(np.where(group < 0, own, -1).argmax())
+            own[row], sums[empty], sizes[empty] = 0, points[row], 1
+        centres = sums / sizes[:, None]
+    return clusters, float(distances[np.arange(len(points)), clusters].sum())
+
+
+def _by_first_row(clusters: Ints) -> Ints:
+    """Clusters numbered by their first row."""
+    names, first, numbers = np.unique(clusters, return_index=True, return_inverse=True)
+    position = np.empty(len(names), np.int64)
+    position[np.argsort(first)] = np.arange(len(names))
+    return position[numbers]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Groups and clusters: a colouring
+
+
+def colour_groups(
+    cost: Floats, apart: NDArray[np.bool_], rng: np.random.Generator, colours: Ints | None = None
+) -> Ints:
+    """(groups,) a cluster for each group, different ones for groups that are apart, at little cost.
+
+    Where all groups are apart it is the cheapest assignment. Else it is a local optimum: the groups that have the
+    fewest clusters left choose first (DSATUR), conflicts are repaired by tabu search, and then clusters exchange groups
+    along Kempe chains while that is cheaper.
+
+    Args:
+        cost: (groups, clusters).
+        apart: (groups, groups), symmetric.
+        rng: breaks ties.
+        colours: an earlier colouring to start from.
+
+    Raises:
+        ValueError: no colouring was found. Only a set of groups that are all apart proves that there is none.
+
+    >>> cost = np.array([[0.0, 3.0], [0.0, 1.0], [0.0, 9.0]])
+    >>> chain = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], bool)
+    >>> colour_groups(cost, chain, np.random.default_rng(0)).tolist()
+    [0, 1, 0]
+    """
+    n_groups, k = cost.shape
+    if all_apart(apart) and n_groups <= k:
+        from scipy.optimize import linear_sum_assignment
+
+        return np.asarray(linear_sum_assignment(cost)[1])
+    neighbours = [np.flatnonzero(row) for row in apart]
+    if colours is None:
+        colours = _saturated_first(cost, neighbours)
+        if not _repair(colours, neighbours, k, rng):
+            raise ValueError(
+                f"no way was found to put {n_groups} groups into {k} clusters, where {int(apart.sum()) // 2} pairs of "
+                "groups belong apart. Ask for more clusters, or remove cannot-links."
+            )
+    return _descend(cost, colours.copy(), neighbours)
+
+
+def _saturated_first(cost: Floats, neighbours: list[Ints]) -> Ints:
+    """DSATUR: the group with the fewest clusters left takes its cheapest one; conflicts remain where none is left."""
+    n_groups, k = cost.shape
+    colours = np.full(n_groups, -1)
+    taken = np.zeros((n_groups, k), bool)
+    degree = np.array([len(each) for each in neighbours], np.float64) / (n_groups + 1)
+    waiting = np.ones(n_groups, bool)
+    for _ in range(n_groups):
+        urgency = np.where(waiting, taken.sum(1) + degree, -1.0)
+        v = int(urgency.argmax())
+        free = ~taken[v] if not taken[v].all() else np.ones(k, bool)
+        colours[v] = np.where(free, cost[v], np.inf).argmin()
+        waiting[v] = False
+        taken[neighbours[v], colours[v]] = True
+    return colours
+
+
+def _repair(colours: Ints, neighbours: list[Ints], k: int, rng: np.random.Generator) -> bool:
+    """Moves groups until no two that are apart share a colour (TabuCol); False if that did not succeed."""
+    n_groups = len(colours)
+    clashes = np.zeros((n_groups, k), np.int64)  # neighbours of each group in each colour
+    for v, others in enumerate(neighbours):
+        clashes[v] = np.bincount(colours[others], minlength=k)
+    until = np.zeros((n_groups, k), np.int64)
+    for move in range(TABU_MOVES):
+        own = clashes[np.arange(n_groups), colours]
+        conflicting = np.flatnonzero(own)
+        if len(conflicting) == 0:
+            return True
+        gain = clashes[conflicting] - own[conflicting, None]
+        gain[np.arange(len(conflicting)), colours[conflicting]] = n_groups  # staying is no move
+        n_conflicts = own.sum() // 2
+        forbidden = (until[conflicting] > move) & (gain + n_conflicts > 0)
+        gain = np.where(forbidden, n_groups, gain)
+        best = np.flatnonzero(gain == gain.min())
+        position, colour = divmod(int(best[rng.integers(len(best))]), k)
+        v, old = conflicting[position], colours[conflicting[position]]
+        colours[v] = colour
+        until[v, old] = move + int(0.6 * len(conflicting)) + rng.integers(10)
+        clashes[neighbours[v], old] -= 1
+        clashes[neighbours[v], colour] += 1
+    return False
+
+
+def _descend(cost: Floats, colours: Ints, neighbours: list[Ints]) -> Ints:
+    """Exchanges two colours along Kempe chains while that makes the colouring cheaper; it stays one."""
+    changed = True
+    while changed:
+        changed = False
+        current = cost[np.arange(len(cost)), colours]
+        for v in np.flatnonzero((cost < current[:, None]).any(1)):
+            for colour in np.flatnonzero(cost[v] < cost[v, colours[v]]):
+                chain = _kempe_chain(int(v), int(colour), colours, neighbours)
+                exchanged = np.where(colours[chain] == colour, colours[v], colour)
+                if cost[chain, exchanged].sum() < cost[chain, colours[chain]].sum() * (1 - 1e-12):
+                    colours[chain] = exchanged
+                    changed = True
+                    break
+    return colours
+
+
+def _kempe_chain(v: int, colour: int, colours: Ints, neighbours: list[Ints]) -> list[int]:
+    """v, and the groups of v's colour or the other one that are connected with it through such groups."""
+    chain, reached = [v], {v}
+    for w in chain:  # it grows meanwhile
+        other = colour if colours[w] == colours[v] else colours[v]
+        for u in neighbours[w]:
+            if colours[u] == other and u not in reached:
+                reached.add(u)
+                chain.append(int(u))
+    return chain
