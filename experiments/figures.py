@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from PIL import Image
 
-from diffclust.files import write_whole
+from diffclust.files import write_atomically
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000", "#8C564B", "#7F7F7F")
 MUTED, INK, GRID = "#D3D3D3", "#333333", "#E6E6E6"
@@ -26,7 +26,7 @@ def save(figure: Figure, path: Path, dpi: int = 110) -> None:
     drawn, packed = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)
     Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(packed, format="png", optimize=True)
-    write_whole(path, packed.getvalue())
+    write_atomically(path, packed.getvalue())
 
 
 def clusters_figure(

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from diffclust.files import write_whole
+from diffclust.files import write_atomically
 
 RECIPES: dict[str, type[Recipe]] = {}
 SETTINGS, NUMBERS = "settings.json", "numbers.json"
@@ -157,7 +157,7 @@ def reproduce(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, A
     elif path.exists():
         raise ValueError(f"{folder} has a run already. Go on with it by --resume, or choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _json(asked))
+    write_atomically(path, _json(asked))
     started = time.perf_counter()
     numbers = recipe.run(folder)
     return record(folder, recipe, numbers, time.perf_counter() - started, resumed=resume)
@@ -177,7 +177,7 @@ def part(path: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     result = work()
     result["seconds"] = round(time.perf_counter() - started, 3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _json(result))
+    write_atomically(path, _json(result))
     return json.loads(_json(result))  # the same types as when it is read
 
 
@@ -194,9 +194,9 @@ def record(
         "recipe": recipe.name, "settings": recipe.settings(), "numbers": numbers, "seconds": round(seconds, 2),
         "resumed": resumed, "hardware": hardware(), "versions": versions(), "commit": commit(),
     }  # fmt: skip
-    write_whole(folder / NUMBERS, _json(content))
+    write_atomically(folder / NUMBERS, _json(content))
     tables = [f"{title}\n\n{markdown(rows)}" for title, rows in numbers["tables"].items()]
-    write_whole(folder / "numbers.md", "\n".join(tables))
+    write_atomically(folder / "numbers.md", "\n".join(tables))
     return json.loads(_json(content))
 
 
@@ -206,7 +206,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(path, text.getvalue())
+    write_atomically(path, text.getvalue())
 
 
 def _json(content: Any) -> str:

@@ -17,13 +17,13 @@ pytest.importorskip("lightning")
 pytest.importorskip("typer")
 torch = pytest.importorskip("torch")
 
+from diffclust.folders import write_manifest  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust import cli, report, runs, tables, training  # noqa: E402
 from diffclust.__main__ import main  # noqa: E402
 from diffclust.files import write_whole  # noqa: E402
-from diffclust.folders import write_manifest  # noqa: E402
 
 N = 24
 LABELS = ["--labels", "y.npy"]

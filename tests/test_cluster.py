@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import diffclust as dc
-from diffclust.cluster import SpanningForestClustering, lower_guard
+from diffclust.cluster import SpanningForestClustering
 
 
 def expected_failures(estimator):
@@ -44,7 +44,7 @@ def moons():
 def test_clusters_are_scikit_learns_single_linkage(metric):
     x = load_iris().data + np.random.default_rng(0).normal(scale=1e-3, size=(150, 4))  # no ties
     theirs = AgglomerativeClustering(5, linkage="single", metric=metric.removeprefix("sq")).fit_predict(x)
-    ours = SpanningForestClustering(5, metric=metric).fit_predict(x)
+    ours = SpanningForestClustering(5, metric=metric, min_cluster_size=1).fit_predict(x)
     assert adjusted_rand_score(theirs, ours) == 1
 
 
@@ -61,7 +61,8 @@ def test_precomputed_distances_and_similarities(moons):
 def test_hierarchy_has_every_other_number_of_clusters(moons):
     model = SpanningForestClustering(2).fit(moons[0])
     for k in (1, 3, 200):
-        np.testing.assert_array_equal(model.hierarchy_.labels(k), SpanningForestClustering(k).fit(moons[0]).labels_)
+        plain = SpanningForestClustering(k, min_cluster_size=1).fit(moons[0])
+        np.testing.assert_array_equal(model.hierarchy_.labels(k), plain.labels_)
 
 
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine", "manhattan"])
@@ -109,10 +110,10 @@ def test_of_equally_near_points_the_first_counts(metric):
 
 def test_the_size_guard_finds_digits_where_plain_single_linkage_finds_outliers():
     x, y = load_digits(return_X_y=True)
-    plain = SpanningForestClustering(10).fit(x)
-    guarded = SpanningForestClustering(10, min_cluster_size="auto").fit(x)
-    assert guarded.min_cluster_size_ == 35
-    assert np.bincount(guarded.labels_).min() >= 35
+    plain = SpanningForestClustering(10, min_cluster_size=1).fit(x)
+    guarded = SpanningForestClustering(10).fit(x)
+    assert guarded.min_cluster_size_ == 59
+    assert np.bincount(guarded.labels_).min() >= 59
     assert adjusted_rand_score(y, plain.labels_) < 0.01
     assert adjusted_rand_score(y, guarded.labels_) > 0.4
 
@@ -146,28 +147,53 @@ def labelled_outlier():
 
 def test_labelled_classes_keep_to_the_size_guard():
     x, y, known = labelled_outlier()
-    plain = SpanningForestClustering(2).fit(x, constraints=known)
+    plain = SpanningForestClustering(2, min_cluster_size=1).fit(x, constraints=known)
     assert sorted(np.bincount(plain.labels_)) == [1, 60]
-    guarded = SpanningForestClustering(2, min_cluster_size="auto").fit(x, constraints=known)
+    guarded = SpanningForestClustering(2).fit(x, constraints=known)
     assert adjusted_rand_score(y, guarded.labels_) == 1
     assert adjusted_rand_score(y, guarded.soft_predict(epsilon=0.01, n_draws=10).argmax(1)) == 1
     np.testing.assert_array_equal(guarded.hierarchy_.labels(2), guarded.labels_)
-    np.testing.assert_array_equal(guarded.free_hierarchy_.labels(2), SpanningForestClustering(2).fit(x).labels_)
+    unconstrained = SpanningForestClustering(2, min_cluster_size=1).fit(x)
+    np.testing.assert_array_equal(guarded.free_hierarchy_.labels(2), unconstrained.labels_)
 
 
 def test_guard_is_lowered_until_the_number_of_clusters_is_reached():
     x, _, known = labelled_outlier()
-    group, apart = known.groups()
-    free = dc.Hierarchy.from_points(x)
-    plain = free.constrained(known)
+    sizes = {}
     for k in (2, 5, 12, 60):
-        tree, size = lower_guard(k, 20, plain, free, group, apart)
-        assert size in (20, 10, 5, 2, 1)
-        assert tree.labels(k, size).max() + 1 == k
-        np.testing.assert_array_equal(tree.edges, free.constrained(known, size).edges)
-        if size < 20:
-            assert free.constrained(known, 2 * size).feasible_clusters(2 * size)[1] < k
-    assert size == 1
+        model = SpanningForestClustering(k).fit(x, constraints=known)
+        size = sizes[k] = model.min_cluster_size_
+        halved = [max(1, len(x) // (3 * k))]
+        while halved[-1] > 1:
+            halved.append(halved[-1] // 2)
+        assert size in halved
+        assert model.labels_.max() + 1 == k
+        np.testing.assert_array_equal(model.hierarchy_.edges, model.free_hierarchy_.constrained(known, size).edges)
+        if size < halved[0]:
+            larger = halved[halved.index(size) - 1]
+            assert model.free_hierarchy_.constrained(known, larger).feasible_clusters(larger)[1] < k
+    assert sizes[2] > 1
+    assert sizes[60] == 1
+
+
+def test_default_sizes_are_not_single_points():
+    x, _ = make_blobs(693, n_features=5, centers=6, cluster_std=2.0, random_state=0)
+    assert np.bincount(SpanningForestClustering(6, min_cluster_size=1).fit(x).labels_).min() == 1
+    assert np.bincount(SpanningForestClustering(6).fit(x).labels_).min() >= 9
+
+
+def test_labels_and_pairs_together():
+    x, y, _ = labelled_outlier()
+    labels = np.full(61, -1)
+    first, second = np.flatnonzero(y == 0)[0], np.flatnonzero(y == 1)[0]
+    labels[[first, second]] = 4, 2
+    pairs = [(60, int(second))]  # the outlier belongs to the other blob, says somebody
+    known = dc.Knowledge.join(labels, must_link=pairs, cannot_link=[(60, int(first))])
+    model = SpanningForestClustering(2).fit(x, constraints=known)
+    assert model.labels_[60] == model.labels_[second] != model.labels_[first]
+    assert model.partition_.classes[model.labels_[[first, second]]].tolist() == [4, 2]
+    with pytest.raises(ValueError, match="about 61 points, but there are 60"):
+        SpanningForestClustering(2).fit(x[:60], constraints=known)
 
 
 def test_pair_constraints_change_the_clusters(moons):
@@ -181,7 +207,7 @@ def test_pair_constraints_change_the_clusters(moons):
         assert known.agree(SpanningForestClustering(2).fit(x, constraints=known).labels_)
     triangle = dc.Constraints.from_pairs(200, cannot_link=[(0, 1), (1, 2), (2, 0), (0, 5)])  # not of the form of labels
     assert triangle.agree(SpanningForestClustering(4).fit(x, constraints=triangle).labels_)
-    with pytest.raises(ValueError, match="n_clusters=2 cannot be reached"):
+    with pytest.raises(ValueError, match="n_clusters=2 is outside what the known labels and pairs allow, 3 to 200"):
         SpanningForestClustering(2).fit(x, constraints=triangle)
 
 
@@ -206,7 +232,7 @@ def test_soft_memberships(moons):
 
 
 def test_soft_memberships_of_many_points_come_from_a_sample(moons, monkeypatch):
-    monkeypatch.setattr("diffclust.stability.DENSE_POINTS", 60)
+    monkeypatch.setattr("diffclust.partition.DENSE_POINTS", 60)
     x, _ = moons
     model = SpanningForestClustering(2, min_cluster_size=20).fit(x)
     shares = model.soft_predict(epsilon=0.02, n_draws=10)

@@ -44,7 +44,7 @@ def make_blobs(n=120, n_classes=4, labelled=(0, 1, 2, 3), per_class=5, seed=0, d
 
 def make_model(n_clusters=4, **changes):
     settings = {
-        "max_steps": 30,
+        "n_steps": 30,
         "n_draws": 5,
         "batch_size": 64,
         "embedding_dim": 16,
@@ -92,7 +92,7 @@ def test_one_row_can_be_predicted_but_not_fitted(fitted):
 def test_noise_of_tables(fitted):
     model, x, y, _ = fitted
     assert (model.module_.config.epsilon, model.module_.config.noise_start) == (0.5, 1.0)
-    given = make_model(epsilon=0.2, max_steps=1).fit(x, y).module_.config
+    given = make_model(epsilon=0.2, n_steps=1).fit(x, y).module_.config
     assert (given.epsilon, given.noise_start) == (0.2, 1.0)
 
 
@@ -104,7 +104,7 @@ def test_parameters_are_left_alone(fitted):
 def test_more_clusters_than_labels_leave_room_for():
     x, _, truth = make_blobs(n=40)
     with pytest.warns(ConvergenceWarning, match="room for 4 clusters"):
-        model = make_model(6, max_steps=2).fit(x, truth)
+        model = make_model(6, n_steps=2).fit(x, truth)
     assert model.n_clusters_ == 4
 
 
@@ -122,7 +122,7 @@ def test_new_clusters_get_new_numbers():
     assert set(model.labels_) == {0, 9, 10, 11}
     assert (model.labels_[y >= 0] == y[y >= 0]).all()
     assert dc.metrics.clustering_scores(truth, model.labels_)["ari"] > 0.9
-    assert model.clustering_.min_cluster_size_ == 10
+    assert model.min_cluster_size_ == 10
 
 
 def test_one_label_for_each_class():
@@ -132,7 +132,7 @@ def test_one_label_for_each_class():
     aris, smallest = [], []
     mlp = {"backbone": "mlp"}
     for changes in ({**mlp, **without, "min_cluster_size": 1}, {**mlp, **without}, mlp, without, {}):
-        labels = make_model(max_steps=100, batch_size=128, **changes).fit(x, y).labels_
+        labels = make_model(n_steps=100, batch_size=128, **changes).fit(x, y).labels_
         assert (labels[y >= 0] == y[y >= 0]).all()
         aris.append(dc.metrics.clustering_scores(truth, labels)["ari"])
         smallest.append(np.bincount(labels).min())
@@ -144,12 +144,12 @@ def test_one_label_for_each_class():
 
 def test_guard_is_lowered_where_it_leaves_too_few_clusters():
     x, y, _ = make_blobs(n=40)
-    model = make_model(n_clusters=12, min_cluster_size="auto", max_steps=2).fit(x, y)
+    model = make_model(n_clusters=12, min_cluster_size="auto", n_steps=2).fit(x, y)
     assert len(set(model.labels_)) == 12
     x, y, _ = make_blobs(n=120, n_classes=2, labelled=(0, 1), per_class=40)
-    model = make_model(n_clusters=6, max_steps=2).fit(x, y)
+    model = make_model(n_clusters=6, n_steps=2).fit(x, y)
     assert len(set(model.labels_)) == 6
-    assert model.clustering_.min_cluster_size_ < 120 // 18
+    assert model.min_cluster_size_ < 120 // 18
 
 
 def test_fit_predict_and_fit_transform(fitted):
@@ -162,7 +162,7 @@ def test_repeatable_and_not(fitted):
     model, x, y, _ = fitted
     other = make_model(random_state=1).fit(x, y)
     assert not np.array_equal(other.embedding_, model.embedding_)
-    unseeded = [make_model(random_state=None, max_steps=1).fit(x, y).embedding_ for _ in range(2)]
+    unseeded = [make_model(random_state=None, n_steps=1).fit(x, y).embedding_ for _ in range(2)]
     assert not np.array_equal(*unseeded)
 
 
@@ -181,7 +181,7 @@ def test_clone_and_parameters(fitted):
 
 def test_pipeline(fitted):
     _, x, y, _ = fitted
-    pipeline = make_pipeline(StandardScaler(), make_model(max_steps=3)).fit(x, y)
+    pipeline = make_pipeline(StandardScaler(), make_model(n_steps=3)).fit(x, y)
     assert pipeline.predict(x[:5]).shape == (5,)
     assert pipeline.score(x, y) <= 1
 
@@ -196,7 +196,7 @@ def test_images(shape):
     rng = np.random.default_rng(0)
     truth = np.arange(40) % 2
     x = (rng.random((40, *shape)) * 100 + truth.reshape(-1, *[1] * len(shape)) * 100).astype(np.uint8)
-    model = make_model(2, backbone="cnn", max_steps=5, options={"augment": "shift"})
+    model = make_model(2, backbone="cnn", n_steps=5, options={"augment": "shift"})
     model.fit(x, np.where(np.arange(40) < 10, truth, -1))
     assert model.transform(x[:3]).shape == (3, 16)
     assert (model.module_.config.epsilon, model.module_.config.noise_start) == (2.0, 0.25)
@@ -215,13 +215,13 @@ def test_module_as_backbone_and_early_stopping(fitted):
 
 def test_negative_and_masked_labels_are_unknown(fitted):
     _, x, y, _ = fitted
-    expected = make_model(max_steps=1).fit(x, y)
+    expected = make_model(n_steps=1).fit(x, y)
     for other in (
         np.where(y < 0, -100, y),
         np.ma.masked_array(np.where(y < 0, 1, y), mask=y < 0),
         np.ma.masked_array(np.where(y < 0, 1.0, y), mask=y < 0),
     ):
-        model = make_model(max_steps=1).fit(x, other)
+        model = make_model(n_steps=1).fit(x, other)
         np.testing.assert_array_equal(model.labels_, expected.labels_)
         np.testing.assert_array_equal(model.embedding_, expected.embedding_)
         assert model.score(x, other) == expected.score(x, y)
@@ -259,7 +259,7 @@ def test_bad_labels(fitted, y, message):
         ({"n_clusters": 121}, ValueError, "n_samples=120"),
         ({"n_clusters": 4.0}, TypeError, "n_clusters must be an integer"),
         ({"epsilon": "large"}, ValueError, "epsilon must be above 0"),
-        ({"max_steps": 0}, ValueError, "max_steps must be an integer, at least 1"),
+        ({"n_steps": 0}, ValueError, "n_steps must be an integer, at least 1"),
         ({"patience": 3}, ValueError, "validation_fraction above 0"),
         ({"backbone": "resnet"}, ValueError, "package.module:attribute"),
         ({"options": {"speed": 3}}, TypeError, "speed"),
@@ -278,11 +278,11 @@ def test_digits_with_100_labels():
     y = np.full(len(x), -1)
     for digit in range(10):
         y[rng.choice(np.flatnonzero(truth == digit), 10, replace=False)] = digit
-    model = ForestEmbedding(n_clusters=10, batch_size=128, max_steps=100, random_state=0).fit(x, y)
+    model = ForestEmbedding(n_clusters=10, batch_size=128, n_steps=100, random_state=0).fit(x, y)
     assert model.score(x_test, truth_test) > 0.7
 
 
 @pytest.mark.filterwarnings("ignore:n_clusters=5, but the labels")
-@parametrize_with_checks([make_model(5, max_steps=2)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+@parametrize_with_checks([make_model(5, n_steps=2)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

@@ -14,12 +14,12 @@ pytest.importorskip("lightning")
 pytest.importorskip("typer")
 torch = pytest.importorskip("torch")
 
+from diffclust.folders import FILES, FORMAT, MANIFEST, write_manifest  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust import cli, report, training  # noqa: E402
 from diffclust.files import write_whole  # noqa: E402
-from diffclust.folders import FILES, FORMAT, MANIFEST, write_manifest  # noqa: E402
 from diffclust.runs import load_run  # noqa: E402
 
 N = 24

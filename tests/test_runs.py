@@ -14,10 +14,11 @@ import pytest
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
 
+from diffclust.folders import FILES, MANIFEST, write_manifest  # noqa: E402
+
 import diffclust as dc  # noqa: E402
 from diffclust import files, folders, report, runs, training  # noqa: E402
 from diffclust.files import write_whole  # noqa: E402
-from diffclust.folders import FILES, MANIFEST, write_manifest  # noqa: E402
 from diffclust.runs import Knowledge, fit_run, load_run, name_clusters  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 

@@ -85,27 +85,6 @@ def test_shares_repeat_with_the_seed_and_respect_constraints():
     np.testing.assert_allclose(dc.soft_memberships(similarity, labels, constraints=pairs, n_draws=5).sum(1), 1)
 
 
-def test_the_size_guard_is_scaled_to_the_sample(monkeypatch):
-    """Three clumps of 40 under a guard of 30; of a sample of 60 points each has about 20."""
-    monkeypatch.setattr(dc.stability, "DENSE_POINTS", 60)
-    labels = np.arange(120) % 3
-    points = np.random.default_rng(0).normal(size=(120, 1)) * 0.01 + 10 * labels[:, None]
-    sampled = []
-
-    def similarity_of(some):
-        sampled.append(len(some))
-        return dc.negative_squared_distances(some)
-
-    def nearest_of(some, new):
-        return np.abs(new - some.T).argmin(1)
-
-    shares = dc.stability.memberships_of_points(
-        points, labels, similarity_of, nearest_of, n_clusters=3, min_cluster_size=30, n_draws=3
-    )
-    assert sampled == [60]
-    np.testing.assert_array_equal(shares, np.eye(3)[labels])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

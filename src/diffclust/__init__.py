@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from diffclust import constraints, forest, losses, metrics, noise, perturbed, similarity, solvers, stability
 from diffclust.constraints import Constraints
 from diffclust.forest import Forest, Hierarchy, spanning_forest
+from diffclust.knowledge import Knowledge
 from diffclust.losses import connectivity_loss, fenchel_young_loss, partial_fenchel_young_loss
 from diffclust.perturbed import perturbed_adjacency, perturbed_connectivity, perturbed_value
 from diffclust.similarity import cosine_similarities, mutual_reachability, negative_squared_distances, standardize
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Constraints", "Forest", "Hierarchy", "choose_n_clusters", "cluster", "connectivity_loss", "constraints",
+    "Constraints", "Forest", "Hierarchy", "Knowledge", "choose_n_clusters", "cluster", "connectivity_loss",
+    "constraints",
     "cosine_similarities", "fenchel_young_loss", "forest", "load_run", "losses", "metrics", "mutual_reachability",
     "negative_squared_distances", "nn", "noise", "partial_fenchel_young_loss", "perturbed", "perturbed_adjacency",
     "perturbed_connectivity", "perturbed_value", "similarity", "soft_memberships", "solvers", "spanning_forest",

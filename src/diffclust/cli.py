@@ -1,4 +1,7 @@
-"""The command line: ``diffclust fit``, ``cluster``, ``reproduce``, ``bench``. Errors are a sentence and exit code 2."""
+"""The command line: ``diffclust fit``, ``cluster``, ``bench``. Errors are a sentence and exit code 2.
+
+The library's errors speak of Python arguments; :func:`in_flags` turns these into options of the command line.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import errno
 import functools
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 WITHHELD_DIGITS = (7, 8, 9)
+QUOTES = "'\""
 
 
 def run() -> None:
@@ -35,7 +40,7 @@ def run() -> None:
     app(prog_name="diffclust")
 
 
-def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
+def exit_with_message(command: Callable[..., None]) -> Callable[..., None]:
     """What a user can mend is one sentence and exit code 2; what we must mend is a traceback."""
 
     @functools.wraps(command)
@@ -49,7 +54,7 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
         except ConnectionError as error:
             if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
                 raise
-            _fail(f"{error} Go on from the last checkpoint with --resume.")
+            _fail(f"{in_flags(str(error))} Go on from the last checkpoint with --resume.")
         except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
             if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
                 raise
@@ -66,7 +71,29 @@ def _sentence(error: Exception) -> str:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"The disk is full: cannot write{where}. Make room and use --resume."
         return f"Cannot read or write{where}: {error.strerror or error}."
-    return str(error)
+    return in_flags(str(error))
+
+
+FLAGS = {
+    "n_clusters": "clusters", "min_cluster_size": "min-cluster-size", "n_steps": "steps", "n_draws": "draws",
+    "batch_size": "batch-size", "must_link": "must-link", "cannot_link": "cannot-link", "num_nodes": "num-nodes",
+    "labels": "labels", "folder": "out", "backbone": "backbone", "epsilon": "epsilon", "device": "device",
+    "devices": "devices", "seed": "seed", "holdout": "holdout", "timeout": "timeout",
+}  # fmt: skip
+WITH_VALUE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:).])")
+# Words that are nothing else; "labels" and "folder" are English.
+ALONE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(name for name in FLAGS if '_' in name)})(?![\w'\"=/\\-]|\.\w)")
+
+
+def in_flags(message: str) -> str:
+    """A message about Python arguments in terms of options.
+
+    >>> in_flags("n_clusters=2 is too small: give must_link pairs, or resume=True and a smaller min_cluster_size.")
+    '--clusters 2 is too small: give --must-link pairs, or --resume and a smaller --min-cluster-size.'
+    """
+    message = message.replace("resume=True", "--resume")
+    message = WITH_VALUE.sub(lambda match: f"--{FLAGS[match[1]]} {match[2].strip(QUOTES)}", message)
+    return ALONE.sub(lambda match: f"--{FLAGS[match[1]]}", message)
 
 
 def _say(text: str) -> None:
@@ -115,7 +142,7 @@ RESUME = (
 
 
 @app.command()
-@in_a_sentence
+@exit_with_message
 def fit(
     data: Annotated[
         Path | None,
@@ -233,7 +260,7 @@ def fit(
     from diffclust.runs import SETTINGS, fit_run
 
     if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"--device must be auto, cpu or cuda, got {device!r}.")
+        raise ValueError(f"device={device} must be auto, cpu or cuda.")
     truth = None
     if data is None:
         if labels or must_link or cannot_link:
@@ -248,23 +275,34 @@ def fit(
         name: read_pairs(path, len(table)) if path else []
         for name, path in (("must_link", must_link), ("cannot_link", cannot_link))
     }
-    image = table.features.ndim > 2
-    big_enough = image and min(table.features.shape[1:3]) >= 8
-    noise: dict[str, Any] = training.noise_for(table.features.shape[1:]) if epsilon is None else {"epsilon": epsilon}
-    ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.of_torchrun()}
+    ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.torchrun_settings()}
     config = training.TrainingConfig(
-        n_clusters=1, backbone=backbone or ("cnn" if big_enough else "residual"), n_draws=draws,
-        max_steps=steps, batch_size=batch_size, accelerator=device, seed=seed, **noise,
+        n_clusters=None if clusters in (None, "auto") else int(clusters),
+        backbone=backbone or "auto",
+        epsilon="auto" if epsilon is None else epsilon,
+        n_draws=draws,
+        n_steps=steps,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
         validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
-        timeout=timeout, **ranks,
-    )  # fmt: skip
-    # torchrun and Slurm start the same command again.
-    resume = resume or (training.is_restartable() and (out / SETTINGS).exists())
+        timeout=timeout,
+        **ranks,
+    )
     result = fit_run(
-        table, config, out, n_clusters=None if clusters in (None, "auto") else int(clusters), truth=truth,
-        holdout=holdout, min_cluster_size=min_cluster_size, resume=resume, progress=not quiet, title=title,
-        say=(lambda text: None) if quiet else _say, **pairs,
-    )  # fmt: skip
+        table,
+        config,
+        out,
+        truth=truth,
+        holdout=holdout,
+        min_cluster_size=min_cluster_size or "auto",
+        # torchrun and Slurm start the same command again.
+        resume=resume or (training.is_restartable() and (out / SETTINGS).exists()),
+        progress=not quiet,
+        title=title,
+        say=(lambda text: None) if quiet else _say,
+        **pairs,
+    )
     if result is not None:
         _print_result(result, sys.stdout)
 
@@ -307,7 +345,7 @@ def _print_result(result: Any, file: Any) -> None:
 
 
 @app.command()
-@in_a_sentence
+@exit_with_message
 def cluster(
     checkpoint: Annotated[
         Path, typer.Argument(metavar="RUN", parser=_path, help="The folder of a run, or the checkpoint in it.")
@@ -333,7 +371,7 @@ def cluster(
     ] = None,
 ) -> None:  # fmt: skip
     """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
-    from diffclust.files import write_whole
+    from diffclust.files import write_atomically
     from diffclust.runs import load_run
 
     if not checkpoint.exists():
@@ -350,21 +388,18 @@ def cluster(
     if out is None:
         sys.stdout.write(text.getvalue())
     else:
-        write_whole(out, text.getvalue())
+        write_atomically(out, text.getvalue())
         _say(f"{len(found):,} rows placed: {out}")
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-)
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def reproduce(context: typer.Context) -> None:
-    """Run an experiment of the paper, e.g. [bold]diffclust reproduce toy[/]; needs the source repository."""
-    _experiments().commands["run"].main(context.args, prog_name="diffclust reproduce")
+    """Moved to ``python -m experiments run``; this command goes in the next version."""
+    _fail(f"The experiments are a program of the source repository: python -m experiments run {' '.join(context.args)}")
 
 
 @app.command()
-@in_a_sentence
+@exit_with_message
 def bench(
     points: Annotated[list[int] | None, typer.Option(min=2, help="How many. May be given several times.")] = None,
     draws: Annotated[int, typer.Option(min=1, help="Draws of noise.")] = 100,
@@ -383,22 +418,3 @@ def bench(
         for row in timings(size, draws, clusters):
             table.add_row(str(size), row.solve, f"{row.plain:.1f}", f"{row.ours:.3f}", f"{row.plain / row.ours:.0f}x")
     Console(highlight=False).print(table)
-
-
-def _experiments() -> Any:
-    """The command line of the experiments, which stand beside the sources and are not installed."""
-    places = (Path(__file__).parents[2], Path.cwd())
-    root = next((each for each in places if (each / "experiments" / "recipes.py").exists()), None)
-    if root is None:
-        _fail(
-            "The experiments come with the source repository: clone it, and run this command in it or "
-            "`pip install -e '.[experiments]'` from it."
-        )
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    try:
-        from experiments.__main__ import app as experiments
-    except ImportError as error:
-        _fail(f"{error}. The experiments need: pip install -e '.[experiments]'")
-
-    return typer.main.get_command(experiments)

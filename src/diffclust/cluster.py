@@ -1,30 +1,27 @@
 """scikit-learn estimators: exact single linkage with a size guard and constraints, and a trainable embedding.
 
 ``SpanningForestClustering`` needs nothing but scikit-learn; ``ForestEmbedding`` needs PyTorch and Lightning, and is
-loaded when it is first asked for.
+loaded when it is first asked for. Both take what is known as ``fit(..., constraints=...)``; ``ForestEmbedding`` also
+takes labels as y. The clusters are made in :mod:`diffclust.partition`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from diffclust.constraints import Constraints, all_apart
-from diffclust.forest import Hierarchy
+from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, refuse_masked
-from diffclust.problems import check_constraints
-from diffclust.similarity import cosine_similarities, mutual_reachability
-from diffclust.solvers import points as solvers_of_points
-from diffclust.stability import DENSE_POINTS, choose_n_clusters, default_guard, memberships_of_points, soft_memberships
+from diffclust.knowledge import Knowledge
+from diffclust.partition import Partition, partition
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
@@ -43,14 +40,14 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
     Args:
         n_clusters: number of clusters, or "auto": see :func:`diffclust.stability.choose_n_clusters`, by agreement with
-            the labels where ``constraints`` come from labels, else by the largest gap. With "auto" the size guard is at
-            least its default there.
+            the labels where ``constraints`` come from labels, else by the largest gap.
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": X is then the matrix
             of distances (zero diagonal, nothing negative) or else of similarities (larger is closer).
         min_cluster_size: only cuts that leave this many points on both sides are made, so that outliers do not use up
-            the cuts; "auto" is a fifth of an average cluster, n / (5 n_clusters). Labelled classes get so many points,
-            too, as far as the tree allows (:meth:`diffclust.Hierarchy.constrained`); other clusters that constraints
-            keep apart may be smaller.
+            the cuts. "auto" is a third of an average cluster, n / (3 n_clusters), halved until ``n_clusters`` can be
+            reached with it; 1 is plain single linkage, which mostly cuts off single points. Labelled classes get so
+            many points, too, as far as the tree allows (:meth:`diffclust.Hierarchy.constrained`); other clusters that
+            constraints keep apart may be smaller.
         reachability: None for plain single linkage; m for robust single linkage, in which a point is no closer to any
             other than its m-th nearest (:func:`diffclust.mutual_reachability`).
         n_neighbors: None for the exact tree; else the tree of a graph with so many neighbours of each point,
@@ -58,9 +55,11 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
     Attributes:
         labels_: (n,) cluster of each point; clusters are numbered by their first point.
+        n_clusters_: their number.
+        min_cluster_size_: the size guard that was used.
         hierarchy_: :class:`diffclust.Hierarchy`, the clusters for every other k.
         free_hierarchy_: the same without constraints.
-        n_clusters_: their number.
+        partition_: all of this as one :class:`diffclust.partition.Partition`.
 
     >>> X = np.array([[0.0], [0.1], [5.0], [5.1]])
     >>> SpanningForestClustering(n_clusters=2).fit(X).predict([[0.3], [4.0]]).tolist()
@@ -68,9 +67,14 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
     """
 
     def __init__(
-        self, n_clusters: int | str = 8, *, metric: str = "sqeuclidean", min_cluster_size: int | str = 1,
-        reachability: int | None = None, n_neighbors: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        n_clusters: int | str = 8,
+        *,
+        metric: str = "sqeuclidean",
+        min_cluster_size: int | str = "auto",
+        reachability: int | None = None,
+        n_neighbors: int | None = None,
+    ) -> None:
         self.n_clusters = n_clusters
         self.metric = metric
         self.min_cluster_size = min_cluster_size
@@ -82,30 +86,43 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         tags.input_tags.pairwise = self.metric == "precomputed"
         return tags
 
-    # ------------------------------------------------------------------------------------------------------------ fit
-
-    def fit(self, X: Any, y: Any = None, *, constraints: Constraints | None = None) -> SpanningForestClustering:
+    def fit(
+        self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None
+    ) -> SpanningForestClustering:
         """Cluster the points X (n, d), or the matrix X (n, n) if the metric is "precomputed".
 
         Args:
+            X: points, or a matrix.
             y: ignored, as by all clusterers; what is known goes into ``constraints``.
             constraints: must-links and cannot-links that the clusters respect, e.g. ``Constraints.from_labels(labels)``
-                with -1 for unknown. With more clusters than labelled groups, the others are new ones.
+                with -1 for unknown, ``Constraints.from_pairs(len(X), must_link, cannot_link)``, or labels and pairs
+                together, ``Knowledge.join(labels, must_link, cannot_link)``. With more clusters than labelled groups,
+                the others are new ones.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: constraints or size guard do not allow ``n_clusters`` clusters.
         """
         refuse_masked("X", X)
         X = validate_data(self, X, dtype=np.float64)
         self._check_parameters(X)
-        known = check_constraints(constraints, len(X), ())
-        free = self.free_hierarchy_ = self._tree(X)
-        similarity = functools.partial(self._similarity, X)
-        self.min_cluster_size_ = self._guard(len(X))
-        self.hierarchy_ = free
-        if known is not None:
-            self.hierarchy_ = constrain(free, *known.groups(), similarity, self.min_cluster_size_)
-        self.n_clusters_ = self._count(free, known)
-        self.labels_ = self.hierarchy_.labels(self.n_clusters_, self.min_cluster_size_)
-        self._points = X
-        self._constraints = known
+        self.partition_ = found = partition(
+            X,
+            Knowledge.from_constraints(constraints, len(X)),
+            None if self.n_clusters == "auto" else int(self.n_clusters),
+            min_cluster_size=self.min_cluster_size,
+            metric=self.metric,
+            reachability=self.reachability,
+            n_neighbors=self.n_neighbors,
+        )
+        warn_of_more_clusters(found, self.n_clusters)
+        self.labels_ = found.clusters
+        self.n_clusters_ = found.n_clusters
+        self.min_cluster_size_ = found.min_cluster_size
+        self.hierarchy_ = found.hierarchy
+        self.free_hierarchy_ = found.free_hierarchy
         return self
 
     def _check_parameters(self, X: NDArray[Any]) -> None:
@@ -118,43 +135,6 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         if self.reachability is not None:
             _check_count("reachability", self.reachability, n - 1, n)
 
-    def _tree(self, X: NDArray[Any]) -> Hierarchy:
-        """The hierarchy without constraints."""
-        if self.metric == "precomputed":
-            return Hierarchy.from_similarity(self._similarity(X))
-        return Hierarchy.from_points(X, self.metric, self.n_neighbors, reachability=self.reachability)
-
-    def _guard(self, n: int) -> int:
-        """The size guard."""
-        k, guard = self.n_clusters, self.min_cluster_size
-        if k == "auto":
-            return max(default_guard(n), 1 if guard == "auto" else int(guard))
-        return max(1, n // (5 * int(k))) if guard == "auto" else int(guard)
-
-    def _count(self, free: Hierarchy, known: Constraints | None) -> int:
-        """The number of clusters."""
-        if self.n_clusters != "auto":
-            return int(self.n_clusters)
-        size = self.min_cluster_size_
-        labels = None if known is None or known.relation is not None else known.labels
-        criterion = "gap" if labels is None or (labels < 0).all() else "labels"
-        found = choose_n_clusters(free, criterion, labels=labels, min_cluster_size=size).n_clusters
-        lowest, highest = self.hierarchy_.feasible_clusters(size)
-        return min(max(found, lowest), highest)
-
-    def _similarity(self, X: NDArray[Any]) -> NDArray[Any]:
-        """The (n, n) similarities of the points X."""
-        if self.metric == "precomputed":
-            similarity = -X if _are_distances(X) else X
-        elif self.metric == "cosine":
-            similarity = cosine_similarities(X)
-        else:
-            # Not scikit-learn's distances, of which "euclidean" are not computed from differences.
-            similarity = -cdist(X, X, "cityblock" if self.metric == "manhattan" else self.metric)
-        return similarity if self.reachability is None else mutual_reachability(similarity, self.reachability)
-
-    # -------------------------------------------------------------------------------------------------------- predict
-
     def predict(self, X: Any) -> NDArray[np.int32]:
         """The cluster of the fitted point that each new one is most similar to.
 
@@ -163,13 +143,10 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         nearest = self._nearest(X)  # first: it says so where nothing was fitted
         return self.labels_[nearest]
 
-    def _nearest(self, X: Any) -> NDArray[np.intp]:
+    def _nearest(self, X: Any) -> NDArray[np.int64]:
         check_is_fitted(self)
         refuse_masked("X", X)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        if self.metric == "precomputed":
-            return X.argmin(1) if _are_distances(self._points) else X.argmax(1)
-        return nearest_points(self._points, X, self.metric)
+        return self.partition_.nearest(validate_data(self, X, dtype=np.float64, reset=False))
 
     def soft_predict(
         self, X: Any = None, *, epsilon: float = 0.1, n_draws: int = 50, random_state: Any = 0
@@ -181,53 +158,20 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
         Args:
             X: new points; None for the fitted ones.
+            epsilon, n_draws: size of the perturbation, and number of draws.
+            random_state: of the draws.
         """
         check_is_fitted(self)
-        options: dict[str, Any] = {
-            "n_clusters": self.n_clusters_, "min_cluster_size": self.min_cluster_size_,
-            "constraints": self._constraints, "epsilon": epsilon, "n_draws": n_draws,
-            "seed": int(check_random_state(random_state).randint(2**31 - 1)),
-        }  # fmt: skip
-        if self.metric == "precomputed":
-            shares = soft_memberships(self._similarity(self._points), self.labels_, **options)
-        else:
-            shares = memberships_of_points(self._points, self.labels_, self._similarity, self._nearest_of, **options)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        shares = self.partition_.memberships(epsilon=epsilon, n_draws=n_draws, seed=seed)
         return shares if X is None else shares[self._nearest(X)]
 
-    def _nearest_of(self, fitted: NDArray[Any], X: NDArray[Any]) -> NDArray[np.intp]:
-        return nearest_points(fitted, X, self.metric)
 
-
-def constrain(
-    free: Hierarchy, group: NDArray[np.int64], apart: NDArray[np.bool_], similarity: Callable[[], NDArray[Any]],
-    min_cluster_size: int = 1,
-) -> Hierarchy:  # fmt: skip
-    """The hierarchy under what is known, see :meth:`Constraints.groups`.
-
-    Labels need only the tree; the greedy for general pairs is better with all pairs, where their matrix fits.
-    """
-    if all_apart(apart) or free.n_points > DENSE_POINTS:
-        return free.joined(group, apart, min_cluster_size)
-    return Hierarchy.from_similarity(similarity(), Constraints.from_groups(group, apart))
-
-
-def lower_guard(
-    n_clusters: int, min_cluster_size: int, hierarchy: Hierarchy, free: Hierarchy, group: NDArray[np.int64],
-    apart: NDArray[np.bool_],
-) -> tuple[Hierarchy, int]:  # fmt: skip
-    """The hierarchy under what is known, and the size guard, halved until ``n_clusters`` can be reached with it.
-
-    Args:
-        hierarchy: the one without a guard; only that of labels depends on it.
-    """
-    if not all_apart(apart):
-        return hierarchy, hierarchy.reachable_guard(n_clusters, min_cluster_size)
-    while min_cluster_size > 1:
-        guarded = free.joined(group, apart, min_cluster_size)
-        if guarded.feasible_clusters(min_cluster_size)[1] >= n_clusters:
-            return guarded, min_cluster_size
-        min_cluster_size //= 2
-    return hierarchy, 1
+def warn_of_more_clusters(found: Partition, asked: int | str) -> None:
+    """General cannot-links may leave the greedy with more clusters than were asked for."""
+    if asked != "auto" and found.n_clusters > int(asked):
+        message = f"n_clusters={asked}, but with these pairs {found.n_clusters} clusters were found."
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
 def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:
@@ -236,12 +180,3 @@ def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if not 1 <= value <= highest:
         raise ValueError(f"{name}={value} must be from 1 to {highest}, got n_samples={n_samples}.")
-
-
-def _are_distances(matrix: NDArray[Any]) -> bool:
-    return bool((matrix >= 0).all() and (np.diagonal(matrix) == 0).all())
-
-
-def nearest_points(fitted: NDArray[Any], X: NDArray[Any], metric: str) -> NDArray[np.int64]:
-    """For each row of X the number of the fitted point nearest to it, of equally near ones the first."""
-    return solvers_of_points.nearest_points(fitted, X, metric)

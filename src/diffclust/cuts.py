@@ -1,7 +1,7 @@
 """Other cuts than the forest's: k-means and spectral clustering that respect what is known.
 
-What is known are groups of rows that belong together and which groups belong apart (:meth:`Constraints.groups`). Rows
-go to the nearest centre. Groups go as a whole, and groups that belong apart to different centres: that is a colouring
+What is known are groups of rows that belong together, and which groups belong apart (:class:`Knowledge`). Rows go to
+the nearest centre. Groups go as a whole, and groups that belong apart to different centres: that is a colouring
 of the graph of groups, guided by distances (:func:`colour_groups`).
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import all_apart
+from diffclust.knowledge import Knowledge
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
 ROUNDS = 100  # of k-means; it stops before if nothing changes
@@ -23,7 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def kmeans(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int, seed: int = 0) -> Ints:
+def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
 
     Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
@@ -31,8 +32,7 @@ def kmeans(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int, 
 
     Args:
         points: (n, d).
-        group: (n,) number of each row's group, -1 for rows about which nothing is known.
-        apart: (groups, groups) which groups belong to different clusters.
+        knowledge: labels and pairs that the clusters agree with.
         n_clusters: k.
         seed: of the starts.
 
@@ -40,34 +40,35 @@ def kmeans(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int, 
         ValueError: no way was found to put the groups into ``n_clusters`` clusters.
 
     >>> points = np.array([[0.0], [0.1], [0.4], [5.0], [5.1], [9.0]])
-    >>> kmeans(points, np.array([0, -1, 1, -1, -1, -1]), ~np.eye(2, dtype=bool), 4).tolist()
+    >>> kmeans(points, Knowledge.join([0, -1, 1, -1, -1, -1]), 4).tolist()
     [0, 0, 1, 2, 2, 3]
     """
     points = np.asarray(points, np.float64)
     points = points - points.mean(0)
     squares = (points**2).sum(1)
     rng = np.random.default_rng(seed)
+    group, apart = knowledge.group, knowledge.apart
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
-    for _ in range(RESTARTS if all_apart(apart) else PAIR_RESTARTS):
-        centres = _first_centres(points, squares, group, members, all_apart(apart), n_clusters, rng)
+    for _ in range(RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
+        centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
-        if len(members) == n_clusters and all_apart(apart):
+        if len(members) == n_clusters and knowledge.all_apart:
             break  # every start is the same
     assert best is not None
     return _by_first_row(best)
 
 
-def spectral(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int, seed: int = 0) -> Ints:
+def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
 
     It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them.
     Arguments and errors are those of :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
-    >>> spectral(points, np.full(6, -1), np.zeros((0, 0), bool), 2).tolist()
+    >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
     [0, 0, 0, 1, 1, 1]
     """
     from scipy.sparse import csr_array, diags_array
@@ -77,7 +78,7 @@ def spectral(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int
     points = np.asarray(points, np.float64)
     n = len(points)
     if n_clusters >= n - 1:  # more eigenvectors than the solver gives
-        return kmeans(points, group, apart, n_clusters, seed)
+        return kmeans(points, knowledge, n_clusters, seed)
     n_neighbours = min(NEIGHBOURS, n - 1)
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
@@ -89,7 +90,7 @@ def spectral(points: Any, group: Ints, apart: NDArray[np.bool_], n_clusters: int
     start = np.random.default_rng(seed).normal(size=n)
     _, vectors = eigsh(degree @ graph @ degree, k=n_clusters, which="LA", v0=start, tol=1e-4)
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), group, apart, n_clusters, seed)
+    return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
 
 
 def _first_centres(

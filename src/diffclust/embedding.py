@@ -15,9 +15,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import SpanningForestClustering, lower_guard
+from diffclust.cluster import SpanningForestClustering, warn_of_more_clusters
 from diffclust.constraints import Constraints
 from diffclust.frameworks import fill_unknown, is_integer, refuse_masked, to_numpy
+from diffclust.knowledge import Knowledge
+from diffclust.partition import partition
+
+SHARED_SETTINGS = (
+    "n_clusters", "backbone", "embedding_dim", "epsilon", "n_draws", "must_link_first", "batch_size",
+    "labelled_fraction", "n_steps", "learning_rate", "weight_decay", "validation_fraction", "patience", "device",
+)  # fmt: skip  # arguments that are settings of TrainingConfig
 
 
 class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -33,14 +40,14 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         n_clusters: number of clusters, at least the number of labelled classes. Where the labels leave room for fewer
             (all points are labelled, say), there are fewer, with a warning.
         backbone: "linear", "mlp", "residual", "cnn" (images), "package.module:attribute", a torch module, or a function
-            ``input_shape -> module``.
+            ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, and else "residual".
         embedding_dim: width of the embedding, for the named backbones.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
         must_link_first: True is the paper's loss, which draws labelled points to each other directly and costs a third
             of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
-        max_steps, learning_rate, weight_decay: of AdamW.
+        n_steps, learning_rate, weight_decay: of AdamW.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
             where ``n_clusters`` cannot be reached with it.
@@ -53,6 +60,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         progress: show a progress bar.
         options: further settings of :class:`diffclust.training.TrainingConfig`, e.g. ``{"schedule": "cosine"}``.
         random_state: an integer makes the fit repeatable.
+        max_steps: the old name of ``n_steps``.
 
     Attributes:
         classes_: the labelled classes.
@@ -60,26 +68,44 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             above the largest class for new clusters.
         embedding_: (n, d) embedding of the training points.
         n_clusters_: the number of clusters.
-        clustering_: the fitted :class:`SpanningForestClustering`; its ``hierarchy_`` has the clusters for other k.
+        min_cluster_size_: the size guard that was used.
+        hierarchy_: :class:`diffclust.Hierarchy`, the clusters of the embedding for every other k.
+        partition_: the clusters, numbered from 0, as a :class:`diffclust.partition.Partition`.
         module_: the trained :class:`diffclust.training.ForestModule`.
         loss_curve_: the loss of every training step.
 
     >>> X = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.full(40, -1)
     >>> y[[0, 5, 39]] = 3, 3, 7
-    >>> model = ForestEmbedding(n_clusters=2, max_steps=20, random_state=0).fit(X, y)
+    >>> model = ForestEmbedding(n_clusters=2, n_steps=20, random_state=0).fit(X, y)
     >>> model.predict([[0.1, 0.1], [1.1, 1.1]]).tolist()
     [3, 7]
     """
 
     def __init__(
-        self, n_clusters: int = 8, *, backbone: Any = "residual", embedding_dim: int = 16,
-        epsilon: float | str = "auto", n_draws: int = 10, must_link_first: bool = False, batch_size: int = 256,
-        labelled_fraction: float = 0.2, max_steps: int = 300, learning_rate: float = 1e-3, weight_decay: float = 0.0,
-        min_cluster_size: int | str = "auto", reachability: int | None = None, validation_fraction: float = 0.0,
-        patience: int | None = None, device: str = "auto", progress: bool = False,
-        options: Mapping[str, Any] | None = None, random_state: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        n_clusters: int = 8,
+        *,
+        backbone: Any = "auto",
+        embedding_dim: int = 16,
+        epsilon: float | str = "auto",
+        n_draws: int = 10,
+        must_link_first: bool = False,
+        batch_size: int = 256,
+        labelled_fraction: float = 0.2,
+        n_steps: int = 300,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        min_cluster_size: int | str = "auto",
+        reachability: int | None = None,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        device: str = "auto",
+        progress: bool = False,
+        options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+        max_steps: int | str = "deprecated",
+    ) -> None:
         self.n_clusters = n_clusters
         self.backbone = backbone
         self.embedding_dim = embedding_dim
@@ -88,7 +114,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.must_link_first = must_link_first
         self.batch_size = batch_size
         self.labelled_fraction = labelled_fraction
-        self.max_steps = max_steps
+        self.n_steps = n_steps
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.min_cluster_size = min_cluster_size
@@ -99,6 +125,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.progress = progress
         self.options = options
         self.random_state = random_state
+        self.max_steps = max_steps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -109,28 +136,44 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     # ------------------------------------------------------------------------------------------------------------ fit
 
-    def fit(self, X: Any, y: Any = None) -> ForestEmbedding:
-        """Train.
+    def fit(self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None) -> ForestEmbedding:
+        """Train, embed all points and cluster them.
 
         Args:
             X: features (n, d), or images (n, H, W), (n, H, W, C), (n, C, H, W); bytes stay bytes in memory.
-            y: integer classes (n,), -1 (or another negative number, nan, or masked) where unknown.
+            y: integer classes (n,), -1 (or another negative number, nan, or masked) where unknown. It may be None
+                where there are constraints.
+            constraints: what else is known, e.g. ``Constraints.from_pairs(len(X), must_link, cannot_link)``, as in
+                :meth:`SpanningForestClustering.fit`. Pairs that labels cannot express need memory for an (n, n) matrix
+                of bytes there; ``Knowledge.join(y, must_link, cannot_link)`` does not.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: nothing is known, labels and pairs contradict each other, or they do not allow ``n_clusters``.
         """
         X = self._validate(X, reset=True)
-        labels = _check_labels(y, len(X))
-        self._check_n_clusters(labels)
-        self.classes_, codes = np.unique(labels[labels >= 0], return_inverse=True)
-        known = np.full(len(X), -1)
-        known[labels >= 0] = codes
-        self.module_ = training.fit(self._config(X.shape[1:]), X, known, progress=self.progress)
+        known = self._join(y, constraints, len(X))
+        self._check_n_clusters(known)
+        self.n_clusters_ = self._feasible(known)
+        self.module_ = training.fit(self._config(), X, known, progress=self.progress)
         self.loss_curve_ = self.module_.loss_curve
         self.embedding_ = training.embed(self.module_, X, device=self.device)
         self._n_features_out = self.embedding_.shape[1]
-        constraints = Constraints.from_labels(known)
-        self.n_clusters_ = self._feasible(constraints)
-        self.clustering_ = self._cluster(self.embedding_, constraints)
-        self._names = _name_clusters(self.clustering_.labels_, known, self.classes_)
-        self.labels_ = self._names[self.clustering_.labels_]
+        self.partition_ = found = partition(
+            self.embedding_,
+            known,
+            self.n_clusters_,
+            min_cluster_size=self.min_cluster_size,
+            reachability=self.reachability,
+        )
+        warn_of_more_clusters(found, self.n_clusters_)
+        self.n_clusters_ = found.n_clusters
+        self.min_cluster_size_ = found.min_cluster_size
+        self.hierarchy_ = found.hierarchy
+        self._numbers = self._number_clusters(found.classes)
+        self.labels_ = self._numbers[found.clusters]
         return self
 
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
@@ -140,31 +183,40 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             self, X, reset=reset, dtype=[np.float32, np.uint8], allow_nd=True, ensure_min_samples=2 if reset else 1
         )
 
-    def _check_n_clusters(self, labels: NDArray[np.int64]) -> None:
-        k, n, n_classes = self.n_clusters, len(labels), len(np.unique(labels[labels >= 0]))
+    def _join(self, y: Any, constraints: Constraints | Knowledge | None, n_samples: int) -> Knowledge:
+        """Labels and constraints together; the labels are positions in ``classes_``."""
+        other = Knowledge.from_constraints(constraints, n_samples)
+        if y is None and not other.is_empty:
+            y = other.labels
+        labels = _check_labels(y, n_samples, needed=other.is_empty)
+        self.classes_, codes = np.unique(labels[labels >= 0], return_inverse=True)
+        known = np.full(n_samples, -1)
+        known[labels >= 0] = codes
+        return other.with_labels(known)
+
+    def _check_n_clusters(self, known: Knowledge) -> None:
+        k, n, lowest = self.n_clusters, known.n_points, known.min_clusters
         if not is_integer(k):
             raise TypeError(f"n_clusters must be an integer, got {k!r}.")
         if not 1 <= k <= n:
             raise ValueError(f"n_clusters={k} must be from 1 to the number of points, n_samples={n}.")
-        if k < n_classes:
+        if k < lowest:
             raise ValueError(
-                f"n_clusters={k} is below the number of labelled classes, {n_classes}: set n_clusters to at least "
-                f"{n_classes}, and higher where some classes are not labelled."
+                f"n_clusters={k} is below the number of clusters that the labels and constraints need: set n_clusters "
+                f"to at least {lowest}, and higher where some classes are not labelled."
             )
 
-    def _config(self, row_shape: tuple[int, ...]) -> training.TrainingConfig:
-        names = (
-            "backbone", "embedding_dim", "n_draws", "must_link_first", "batch_size", "labelled_fraction", "max_steps",
-            "learning_rate", "weight_decay", "validation_fraction", "patience",
-        )  # fmt: skip
-        settings = {name: getattr(self, name) for name in names}
-        settings |= training.noise_for(row_shape) if self.epsilon == "auto" else {"epsilon": self.epsilon}
+    def _config(self) -> training.TrainingConfig:
+        settings = {name: getattr(self, name) for name in SHARED_SETTINGS}
+        if self.max_steps != "deprecated":
+            message = "ForestEmbedding's max_steps is now n_steps; the old name goes in the next version."
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
+            settings["n_steps"] = self.max_steps
+        settings["n_clusters"] = int(self.n_clusters)  # not NumPy's: a checkpoint notes it
         settings["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return training.TrainingConfig(
-            n_clusters=int(self.n_clusters), accelerator=self.device, **{**settings, **(self.options or {})}
-        )
+        return training.TrainingConfig(**{**settings, **(self.options or {})})
 
-    def _feasible(self, known: Constraints) -> int:
+    def _feasible(self, known: Knowledge) -> int:
         if self.n_clusters > known.max_clusters:
             warnings.warn(
                 f"n_clusters={self.n_clusters}, but the labels leave room for {known.max_clusters} clusters only.",
@@ -173,20 +225,22 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             )
         return min(int(self.n_clusters), known.max_clusters)
 
-    def _cluster(self, embedding: NDArray[np.float32], known: Constraints) -> SpanningForestClustering:
-        """One tree; a guard of "auto" that does not leave enough clusters is halved until it does."""
-        k, guard = self.n_clusters_, self.min_cluster_size
-        clustering = SpanningForestClustering(
-            k, min_cluster_size=1 if guard == "auto" else guard, reachability=self.reachability
-        ).fit(embedding, constraints=known)
-        if guard == "auto":
-            tree, size = lower_guard(
-                k, max(1, len(embedding) // (3 * k)), clustering.hierarchy_, clustering.free_hierarchy_, *known.groups()
-            )
-            clustering.hierarchy_ = tree
-            clustering.min_cluster_size = clustering.min_cluster_size_ = size
-            clustering.labels_ = tree.labels(k, size)
-        return clustering
+    def _number_clusters(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of each cluster: the class that it holds, and numbers above the largest class for new ones."""
+        first_new = int(self.classes_.max(initial=-1)) + 1
+        numbers = first_new + np.cumsum(held < 0) - 1
+        numbers[held >= 0] = self.classes_[held[held >= 0]]
+        return numbers
+
+    @property
+    def clustering_(self) -> SpanningForestClustering:
+        """The clusters of the embedding as a fitted estimator: the old form of ``partition_``."""
+        message = "ForestEmbedding.clustering_ is now partition_, hierarchy_ and min_cluster_size_."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        model = SpanningForestClustering(
+            self.n_clusters_, min_cluster_size=self.min_cluster_size_, reachability=self.reachability
+        )
+        return model.fit(self.embedding_, constraints=self.partition_.knowledge)
 
     def fit_predict(self, X: Any, y: Any = None, **parameters: Any) -> NDArray[np.int64]:
         """The clusters of the training points, ``labels_``."""
@@ -202,18 +256,17 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def predict(self, X: Any) -> NDArray[np.int64]:
         """The cluster of the training point whose embedding is nearest."""
         check_is_fitted(self)
-        embedding = training.embed(self.module_, self._validate(X, reset=False), device=self.device)
-        return self._names[self.clustering_.predict(embedding)]
+        return self.labels_[self.partition_.nearest(self.transform(X))]
 
     def score(self, X: Any, y: Any) -> float:
         """Adjusted Rand index of ``predict(X)`` and y, over the rows whose label is known."""
         found = self.predict(X)
-        labels = _check_labels(y, len(found))
+        labels = _check_labels(y, len(found), needed=True)
         return float(adjusted_rand_score(labels[labels >= 0], found[labels >= 0]))
 
 
-def _check_labels(y: Any, n_samples: int) -> NDArray[np.int64]:
-    """Integer labels, negative where unknown, at least one known."""
+def _check_labels(y: Any, n_samples: int, needed: bool) -> NDArray[np.int64]:
+    """Integer labels, negative where unknown, at least one known where they are needed."""
     advice = "Give the classes of some points as integers from 0, and -1 where unknown."
     if y is None:
         raise ValueError(f"ForestEmbedding requires y to be passed, but the target y is None. {advice}")
@@ -229,16 +282,6 @@ def _check_labels(y: Any, n_samples: int) -> NDArray[np.int64]:
         )
     if labels.shape != (n_samples,):
         raise ValueError(f"y must have one label for each of the {n_samples} points, got shape {labels.shape}.")
-    if (labels < 0).all():
+    if needed and (labels < 0).all():
         raise ValueError(f"y has no known label, all are negative. {advice} Without any, use SpanningForestClustering.")
     return labels.astype(np.int64)
-
-
-def _name_clusters(
-    clusters: NDArray[np.int32], known: NDArray[np.int64], classes: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The name of each cluster: the class it holds, or, for new ones, numbers above the largest class."""
-    names = np.full(clusters.max() + 1, -1)
-    names[clusters[known >= 0]] = classes[known[known >= 0]]
-    names[names < 0] = classes.max() + 1 + np.arange((names < 0).sum())
-    return names

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str) -> None:
     """Under a temporary name in the same folder first, so that the final name never shows half a file.
 
     Errors name the final file: a full disk does not say which one did not fit.

@@ -6,7 +6,6 @@ guard and constraints included.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from diffclust.perturbed import check_draws
 from diffclust.similarity import check_similarity, standardize
 
 CRITERIA = ("gap", "stability", "labels")
-DENSE_POINTS = 4096  # up to which an n x n matrix is made
 
 
 def soft_memberships(
@@ -65,29 +63,6 @@ def _check_clusters(labels: Any, n_clusters: int | None, n: int) -> tuple[NDArra
     if n_clusters is None and len(np.unique(labels)) < k:
         raise ValueError(f"n_clusters is needed where not all of the clusters 0 to {k - 1} occur in labels.")
     return labels, k
-
-
-def memberships_of_points(
-    points: NDArray[Any], labels: NDArray[Any], similarity_of: Callable[[NDArray[Any]], NDArray[Any]],
-    nearest_of: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]], *, n_clusters: int, min_cluster_size: int = 1,
-    constraints: Constraints | None = None, seed: int = 0, **options: Any,
-) -> NDArray[np.float64]:  # fmt: skip
-    """:func:`soft_memberships` of any number of points (n, d): of more than 4,096 a random 4,096 are perturbed, and
-    the others take the shares of the one that is nearest to them.
-    """
-    n = len(points)
-    if n <= DENSE_POINTS:
-        return soft_memberships(
-            similarity_of(points), labels, n_clusters=n_clusters, min_cluster_size=min_cluster_size,
-            constraints=constraints, seed=seed, **options,
-        )  # fmt: skip
-    chosen = np.sort(np.random.default_rng(seed).choice(n, DENSE_POINTS, replace=False))
-    shares = soft_memberships(
-        similarity_of(points[chosen]), labels[chosen], n_clusters=n_clusters,
-        min_cluster_size=max(1, min_cluster_size * DENSE_POINTS // n),
-        constraints=None if constraints is None else constraints.restrict(chosen), seed=seed, **options,
-    )  # fmt: skip
-    return shares[nearest_of(points[chosen], points)]
 
 
 def soft_connectivity(

@@ -7,6 +7,8 @@ import io
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features (n, d) or images (n, H, W[, C]), channels last, and what was said about their classes."""
+    """Rows of features (n, d) or images (n, H, W) or (n, C, H, W), and what was said about their classes."""
 
     features: NDArray[Any]
     labels: NDArray[np.int64]  # (n,) numbers of classes, -1 unknown
@@ -52,7 +54,7 @@ def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Tabl
     if path.is_dir():
         if column is not None:
             raise ValueError(
-                f"--labels {column}: a folder of arrays has no columns. Give a file with a label for each row."
+                f"labels={column!r}: a folder of arrays has no columns. Give a file with a label for each row."
             )
         features, found = _read_folder(path), None
     elif _ending(path) not in FORMATS:
@@ -111,7 +113,7 @@ def _load(path: Path) -> Any:
 def _read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     if _ending(path) == ".npy":
         if key is not None:
-            raise ValueError(f"--labels {key}: {path} has no columns. Give a file with a label for each row.")
+            raise ValueError(f"labels={key!r}: {path} has no columns. Give a file with a label for each row.")
         return _load_array(path), None
     with _load_arrays(path) as arrays:
         names = list(arrays)
@@ -155,9 +157,7 @@ def _one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any] | None, list[str]]:
-    if _ending(path) != ".parquet":
-        _check_header(path)
-    frame = _read_frame(path, column)
+    frame = _read_parquet(path) if _ending(path) == ".parquet" else _read_csv(path, column)
     labels = None
     if column is not None:
         if column not in frame.columns:
@@ -172,19 +172,38 @@ def _read_columns(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray
     return np.stack(columns, axis=1), labels, names
 
 
-def _read_frame(path: Path, column: str | None) -> Any:
+def _read_parquet(path: Path) -> Any:
+    with _parser_errors(path) as pd:
+        return pd.read_parquet(path)
+
+
+def _read_csv(path: Path, column: str | None) -> Any:
+    """The table; the column of labels stays text."""
+    first_line = _first_line(path)
+    separator = _separator(path, first_line)
+    _check_header(path, first_line, separator)
+    with _parser_errors(path) as pd:
+        # Columns with a blank or a word stay text, too: what "NA" means depends on the column.
+        return pd.read_csv(
+            path,
+            sep=separator,
+            dtype=None if column is None else {column: str},
+            keep_default_na=False,
+            low_memory=False,
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+        )
+
+
+@contextmanager
+def _parser_errors(path: Path) -> Iterator[Any]:
+    """pandas; what it raises becomes a ValueError that names the file."""
     try:
         import pandas as pd
     except ImportError as error:
         raise ValueError("Tables need pandas. Install it with: pip install 'diffclust[fit]'") from error
     try:
-        if _ending(path) == ".parquet":
-            return pd.read_parquet(path)
-        # Labels stay text, and so do columns with a blank or a word: what "NA" means depends on the column.
-        return pd.read_csv(
-            path, sep=_separator(path), dtype=None if column is None else {column: str}, keep_default_na=False,
-            low_memory=False, encoding="utf-8-sig", skipinitialspace=True,
-        )  # fmt: skip
+        yield pd
     except ImportError as error:
         raise ValueError(f"{path}: parquet files need pyarrow. Install it with: pip install pyarrow") from error
     except pd.errors.EmptyDataError as error:
@@ -196,24 +215,22 @@ def _read_frame(path: Path, column: str | None) -> Any:
         raise ValueError(f"{path} cannot be read as a table: {reason}.") from error
 
 
-def _separator(path: Path) -> str:
-    """The one that the first line has most of. Guessing from all of the text takes decimal points for separators."""
-    if _ending(path) == ".tsv":
-        return "\t"
-    return max(",;\t", key=_first_line(path).count)
-
-
 def _first_line(path: Path) -> str:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         return next((line for line in file if line.strip()), "")
 
 
-def _check_header(path: Path) -> None:
+def _separator(path: Path, first_line: str) -> str:
+    """The one that the first line has most of. Guessing from all of the text takes decimal points for separators."""
+    return "\t" if _ending(path) == ".tsv" else max(",;\t", key=first_line.count)
+
+
+def _check_header(path: Path, first_line: str, separator: str) -> None:
     """A table without a header would lose its first row.
 
     Names may be numbers, too, if they count the columns or, as wavelengths do, run up or down.
     """
-    names = next(csv.reader([_first_line(path)], delimiter=_separator(path)), [])
+    names = next(csv.reader([first_line], delimiter=separator), [])
     try:
         numbers = np.array([float(name) for name in names])
     except ValueError:
@@ -291,8 +308,8 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
             f"{path} must be rows of features (n, d) or images (n, H, W), (n, H, W, C) or (n, C, H, W), got shape "
             f"{features.shape}."
         )
-    if features.ndim == 4 and features.shape[1] <= 4 < features.shape[-1]:
-        features = np.ascontiguousarray(np.moveaxis(features, 1, -1))
+    if features.ndim == 4 and features.shape[-1] <= 4 < features.shape[1]:
+        features = np.ascontiguousarray(np.moveaxis(features, -1, 1))  # as training takes it
     if len(features) < at_least:
         raise ValueError(f"{path} has {len(features)} rows: at least {at_least} are needed.")
     if features.size == 0:
@@ -324,11 +341,13 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
                 raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: a file of labels has one.")
             return _one_each(_member(arrays, names[0], path), str(path))
     if _ending(path) == ".parquet":
-        frame = _read_frame(path, None)
+        frame = _read_parquet(path)
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
-    lines = csv.reader(io.StringIO(_read_text(path)), delimiter=_separator(path))
+    text = _read_text(path)
+    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    lines = csv.reader(io.StringIO(text), delimiter=_separator(path, first_line))
     try:
         values = [line[-1] if line else "" for line in lines]
     except csv.Error as error:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import diffclust
-from diffclust.files import write_whole
+from diffclust.files import write_atomically
 from diffclust.report.data import ReportData
 from diffclust.report.payload import make_payload
 
@@ -22,7 +22,7 @@ def write_report(data: ReportData, path: str | os.PathLike[str]) -> None:
 
     The file needs nothing else: it opens without a network.
     """
-    write_whole(Path(path), render(data))
+    write_atomically(Path(path), render(data))
 
 
 def render(data: ReportData) -> str:

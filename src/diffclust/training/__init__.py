@@ -19,15 +19,41 @@ except ImportError as error:
         "Training needs PyTorch and Lightning. Install them with: pip install 'diffclust[fit]'"
     ) from error
 
-from diffclust.training.data import ForestData, as_labels, as_rows, batch_moves, batch_rows, known_of, move_images
+from diffclust.training.data import (
+    ForestData,
+    as_labels,
+    as_rows,
+    batch_constraints,
+    batch_moves,
+    batch_rows,
+    move_images,
+)
 from diffclust.training.fleet import fit_many
-from diffclust.training.loop import LAST, check_checkpoint, classify, embed, fit, load, rehearse, save
+from diffclust.training.loop import LAST, check_checkpoint, classify, embed, fit, load, save
 from diffclust.training.module import CrossEntropy, ForestModule
-from diffclust.training.ranks import is_restartable, of_torchrun
-from diffclust.training.settings import TrainingConfig, noise_for
+from diffclust.training.ranks import is_first_rank, is_restartable, torchrun_settings
+from diffclust.training.settings import TrainingConfig
 
 __all__ = [
-    "LAST", "CrossEntropy", "ForestData", "ForestModule", "TrainingConfig", "as_labels", "as_rows", "batch_moves",
-    "batch_rows", "check_checkpoint", "classify", "embed", "fit", "fit_many", "is_restartable", "known_of", "load",
-    "move_images", "noise_for", "of_torchrun", "rehearse", "save",
+    "LAST",
+    "CrossEntropy",
+    "ForestData",
+    "ForestModule",
+    "TrainingConfig",
+    "as_labels",
+    "as_rows",
+    "batch_constraints",
+    "batch_moves",
+    "batch_rows",
+    "check_checkpoint",
+    "classify",
+    "embed",
+    "fit",
+    "fit_many",
+    "is_first_rank",
+    "is_restartable",
+    "load",
+    "move_images",
+    "save",
+    "torchrun_settings",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from diffclust.files import write_whole
+from diffclust.files import write_atomically
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -22,7 +22,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        write_whole(Path(path), buffer.getvalue())
+        write_atomically(Path(path), buffer.getvalue())
 
 
 class StepBar(ProgressBar):

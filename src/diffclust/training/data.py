@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.frameworks import framework_of, to_numpy
+from diffclust.knowledge import Knowledge
 from diffclust.training.settings import TrainingConfig
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
@@ -56,6 +57,21 @@ def as_set(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Rows and their labels, see above."""
     rows = as_rows(x)
     return rows, as_labels(y, len(rows))
+
+
+def as_problem(
+    config: TrainingConfig, x: Any, y: Any
+) -> tuple[Tensor, Tensor, NDArray[np.bool_] | None, TrainingConfig]:
+    """Rows, labels, which labels are apart (None: all), and the config with all that is "auto" decided.
+
+    The groups of :class:`Knowledge` are labels here.
+    """
+    knowledge = y if isinstance(y, Knowledge) else None
+    rows, labels = as_set(x, y if knowledge is None else knowledge.group)
+    if knowledge is None and config.n_clusters is None:
+        knowledge = Knowledge.join(labels.numpy())
+    apart = None if knowledge is None or knowledge.all_apart else knowledge.apart
+    return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
 
 
 def batch_rows(
@@ -178,8 +194,8 @@ class ForestData(pl.LightningDataModule):
         if apart is None:
             self._lend(x, labels)
         self.nearest: NDArray[np.int64] | None = None
-        if config.neighbours:
-            self.nearest = nearest_others(self.scaling(x), min(config.neighbours, len(x) - 1))
+        if config.neighbours not in ("auto", 0):
+            self.nearest = nearest_others(self.scaling(x), min(int(config.neighbours), len(x) - 1))
 
     @property
     def copies(self) -> int:
@@ -188,11 +204,11 @@ class ForestData(pl.LightningDataModule):
 
     def _lend(self, x: Tensor, labels: Tensor) -> None:
         """Small classes get more labels; rows that are held out neither lend nor take any."""
-        least = min(self.config.least_labels, len(x) // (5 * self.config.n_clusters))
+        least = min(self.config.least_labels, len(x) // (5 * self.config.k))
         held_out = np.setdiff1d(np.flatnonzero(labels.numpy() >= 0), self.labelled)
         given = labels.clone()
         given[held_out] = -2
-        lent = lend_labels(x, given, least, self.config.n_clusters, self.scaling.chosen, self.config.seed)
+        lent = lend_labels(x, given, least, self.config.k, self.scaling.chosen, self.config.seed)
         self.labelled, self.unlabelled = np.flatnonzero(lent.numpy() >= 0), np.flatnonzero(lent.numpy() == -1)
         self.sets["training"] = x, torch.where(lent >= 0, lent, labels)
 
@@ -250,7 +266,7 @@ class ForestData(pl.LightningDataModule):
         views = self.copies if name == "training" else 1
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
-        return images, known_of(self._shared(labels[rows]) if views > 1 else labels[rows], self.apart, views)
+        return images, batch_constraints(self._shared(labels[rows]) if views > 1 else labels[rows], self.apart, views)
 
     def _shared(self, labels: Tensor) -> Tensor:
         """Labels of rows and their neighbours: an unlabelled one has that of the other."""
@@ -265,7 +281,7 @@ class ForestData(pl.LightningDataModule):
         return slice(rank * n_rows // ranks, (rank + 1) * n_rows // ranks)
 
 
-def known_of(labels: Tensor, apart: NDArray[np.bool_] | None, views: int = 1) -> Constraints:
+def batch_constraints(labels: Tensor, apart: NDArray[np.bool_] | None, views: int = 1) -> Constraints:
     """What is known about the rows of a batch, in ``views`` copies: the one place where knowledge enters training."""
     if apart is None and views == 1:
         return Constraints.from_labels(labels)

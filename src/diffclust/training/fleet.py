@@ -24,13 +24,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
 from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
-from diffclust.training.data import ForestData, as_labels, as_rows, as_set
+from diffclust.training.data import ForestData, as_problem, as_rows, as_set
 from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet, random_numbers_of_its_own, resolve
 from diffclust.training.module import ForestModule, check_finite, pair_scores, seed_step
-from diffclust.training.ranks import Together
+from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
 
-SHARED = ("validate_every", "precision", "accelerator")  # what the networks of a fleet have in common
+SHARED = ("validate_every", "precision", "device")  # what the networks of a fleet have in common
 PRECISIONS = ("32-true", "bf16-mixed")
 WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make the optimizer's state
 
@@ -43,7 +43,7 @@ def fit_many(
     """Trains one network for each config and its labels, all of them on the rows ``x``, side by side on one device.
 
     Args:
-        configs: may differ in everything but validate_every, precision and accelerator.
+        configs: may differ in everything but validate_every, precision and device.
         x: see :func:`diffclust.training.fit`.
         ys: integer labels (n,) for each config, -1 where unknown.
         validation: rows and labels; every network is measured on them after each ``validate_every`` steps, as in
@@ -59,7 +59,7 @@ def fit_many(
     >>> import numpy as np
     >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
-    >>> configs = [TrainingConfig(n_clusters=2, max_steps=3, accelerator="cpu", seed=seed) for seed in (0, 1)]
+    >>> configs = [TrainingConfig(n_clusters=2, n_steps=3, device="cpu", seed=seed) for seed in (0, 1)]
     >>> [len(module.loss_curve) for module in fit_many(configs, x, [y, y], progress=False)]
     [3, 3]
     """
@@ -76,7 +76,11 @@ def fit_many(
     if resume is not None:
         _check_fleet(resume)
     held_out = None if validation is None else as_set(*validation)
-    data = [ForestData(config, rows, as_labels(y, len(rows)), held_out) for config, y in zip(configs, ys, strict=True)]
+    data = []
+    for config, y in zip(configs, ys, strict=True):
+        _, labels, apart, config = as_problem(config, rows, y)
+        data.append(ForestData(config, rows, labels, held_out, apart))
+    configs = [each.config for each in data]
     with random_numbers_of_its_own(), quiet():
         members = []
         for config in configs:
@@ -86,19 +90,26 @@ def fit_many(
             member.scaling = own.scaling
         for member in members:
             member.make_layers(rows)
-        fleet, together = Fleet(members, data), Together(configs[0].timeout)
+        fleet, rank_group = Fleet(members, data), RankGroup(configs[0].timeout)
         saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
         trainer = pl.Trainer(
-            max_epochs=1, accelerator=resolve(configs[0].accelerator), devices=1, limit_val_batches=0,
-            callbacks=[together, *saving, *([StepBar()] if progress else [])], logger=False, enable_checkpointing=False,
-            enable_progress_bar=progress, enable_model_summary=False, plugins=[WholeCheckpoints()],
-        )  # fmt: skip
-        with interruptible(together):
+            max_epochs=1,
+            accelerator=resolve(configs[0].device),
+            devices=1,
+            limit_val_batches=0,
+            callbacks=[rank_group, *saving, *([StepBar()] if progress else [])],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            plugins=[WholeCheckpoints()],
+        )
+        with interruptible(rank_group):
             trainer.fit(
                 fleet, DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
                 ckpt_path=None if resume is None else str(resume), weights_only=True,
             )  # fmt: skip
-        if together.stopped:
+        if rank_group.stopped:
             raise KeyboardInterrupt
     return fleet.finish()
 
@@ -151,7 +162,7 @@ class Fleet(pl.LightningModule):
         self.members = nn.ModuleList(members)
         self.data = list(data)
         self.config: TrainingConfig = members[0].config
-        self.n_steps = max(data.config.max_steps for data in self.data)
+        self.n_steps = max(data.config.n_steps for data in self.data)
         self.done = 0
         self.best: list[dict[str, Any]] = [{"value": None, "state": {}, "waited": 0, "stopped": False} for _ in members]
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -216,12 +227,12 @@ class Fleet(pl.LightningModule):
         """The networks that have steps to do and that patience has not stopped."""
         return [
             i for i, best in enumerate(self.best)
-            if not best["stopped"] and self.done < self.data[i].config.max_steps
+            if not best["stopped"] and self.done < self.data[i].config.n_steps
         ]  # fmt: skip
 
     def cuts(self) -> list[int]:
         """Steps between which blocks lie, from the one that is reached: validations, and where a network is done."""
-        ends = {data.config.max_steps for data in self.data}
+        ends = {data.config.n_steps for data in self.data}
         return sorted({self.done, *ends, *range(0, self.n_steps, self.config.validate_every)} - {*range(self.done)})
 
     def _advance(self) -> None:
@@ -307,7 +318,7 @@ class Fleet(pl.LightningModule):
         for i in trained:
             member: ForestModule = self.members[i]  # type: ignore[assignment]
             config = member.config
-            if self.done % min(config.validate_every, config.max_steps):
+            if self.done % min(config.validate_every, config.n_steps):
                 continue  # the block ended because another network is done
             measured = self._measure(member, self.data[i])
             member.validations.append({"step": self.done, **measured})
@@ -338,7 +349,7 @@ class Fleet(pl.LightningModule):
         labels = data.sets["validation"][1][rows]
         loss = member.loss(points, labels)
         member.train()
-        found = spanning_forest(member.loss.similarities(points), min(member.config.n_clusters, rows.shape[1])).labels
+        found = spanning_forest(member.loss.similarities(points), min(member.config.k, rows.shape[1])).labels
         error, ari = pair_scores(found, labels)
         return {"val_loss": float(loss), "val_error": float(error.mean()), "val_ari": float(ari.mean())}
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,51 +26,62 @@ from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar, WholeCheckpoints
-from diffclust.training.data import ForestData, as_rows, as_set
+from diffclust.training.data import ForestData, as_problem, as_rows, as_set
 from diffclust.training.module import CrossEntropy, ForestModule
-from diffclust.training.settings import MONITORS, OBJECT, TrainingConfig
+from diffclust.training.settings import MONITORS, OBJECT, TrainingConfig, current_names
 
 LAST = "last.ckpt"
 
 
 def fit(
-    config: TrainingConfig, x: Any, y: Any, *, validation: tuple[Any, Any] | None = None,
-    apart: NDArray[np.bool_] | None = None, folder: str | Path | None = None, resume: str | Path | None = None,
-    callbacks: Sequence[Callback] = (), progress: bool = True, logger: Any = None,
-) -> ForestModule:  # fmt: skip
+    config: TrainingConfig,
+    x: Any,
+    y: Any,
+    *,
+    validation: tuple[Any, Any] | None = None,
+    folder: str | Path | None = None,
+    resume: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    logger: Any = None,
+    on_ready: Callable[[], None] | None = None,
+) -> ForestModule:
     """Trains a network so that the forest of its embeddings agrees with the labels.
 
     Args:
+        config: what the run is made of.
         x: features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C); bytes stay bytes in memory.
-        y: integer labels (n,), -1 where unknown.
-        apart: (classes, classes), which classes are known to be apart; None is all. Pairs that belong together or apart
-            come in this form, see :func:`diffclust.constraints.join_knowledge`.
+        y: integer labels (n,), -1 where unknown; or labels and pairs, as :class:`diffclust.Knowledge`.
         validation: rows and labels to validate on, in batches of ``config.batch_size``, in place of a share of y.
         folder: where ``last.ckpt``, ``best.ckpt`` (with validation) and the log go; None writes nothing.
-        resume: a checkpoint to go on from, with the same config and data; ``config.max_steps`` may have grown.
+        resume: a checkpoint to go on from, with the same config and data; ``config.n_steps`` may have grown.
         callbacks: further callbacks of Lightning.
         progress: show a progress bar.
         logger: of Lightning; None is TensorBoard (CSV where it is not installed) with a folder, and none without.
+        on_ready: called once all arguments are checked, before the first step and before anything is written.
 
     Returns:
         The trained module, on the CPU, in evaluation mode.
 
-    Ctrl-C or SIGTERM ends training after the step in hand, writes ``last.ckpt`` and raises KeyboardInterrupt.
+    Raises:
+        ValueError: of the arguments, devices included, before anything is written.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the step in hand; ``last.ckpt`` was written.
+        ConnectionError: another rank is gone.
 
     On several ranks (``config.devices``, ``config.num_nodes``) every process calls this with the same arguments and
     gets the module; Lightning starts the processes of a node by running the script again, or torchrun or srun do. The
     first rank writes; ``folder`` must be on a disk that all nodes share. The checkpoint to go on from may be of another
-    number of ranks. A rank that is gone is a ConnectionError on the others.
+    number of ranks.
 
     >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
-    >>> module = fit(TrainingConfig(n_clusters=2, max_steps=3, accelerator="cpu"), x, y, progress=False)
+    >>> module = fit(TrainingConfig(n_clusters=2, n_steps=3, device="cpu"), x, y, progress=False)
     >>> embed(module, x).shape, len(module.loss_curve)
     ((40, 16), 3)
     """
-    rows, labels = as_set(x, y)
+    rows, labels, apart, config = as_problem(config, x, y)
+    config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
     state = None if resume is None else check_checkpoint(resume)
-    config = dataclasses.replace(config, validate_every=min(config.validate_every, config.max_steps))
     data = ForestData(config, rows, labels, None if validation is None else as_set(*validation), apart)
     with random_numbers_of_its_own(), quiet(), _folder(folder, config) as place:
         torch.manual_seed(config.seed)
@@ -79,26 +90,39 @@ def fit(
         module.make_layers(rows)
         if state is not None:
             _check_resumable(state, module, resume)
-        together = ranks.Together(config.timeout)
+        rank_group = ranks.RankGroup(config.timeout)
         best = _checkpoints(config, place, bool(data.validation_rows))
         trainer = ranks.make_trainer(
-            config, resolve(config.accelerator), max_steps=config.max_steps, max_epochs=-1, precision=config.precision,
-            check_val_every_n_epoch=None, val_check_interval=config.validate_every,
-            limit_val_batches=len(data.validation_rows), num_sanity_val_steps=0, use_distributed_sampler=False,
-            callbacks=[*_stopping(config), together, *best, *([StepBar()] if progress else []), *callbacks],
-            logger=_logger(folder) if logger is None else logger, log_every_n_steps=10, plugins=[WholeCheckpoints()],
-            enable_progress_bar=progress, enable_checkpointing=bool(best), enable_model_summary=False,
+            config,
+            resolve(config.device),
+            max_steps=config.n_steps,
+            max_epochs=-1,
+            precision=config.precision,
+            check_val_every_n_epoch=None,
+            val_check_interval=config.validate_every,
+            limit_val_batches=len(data.validation_rows),
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            callbacks=[*_stopping(config), rank_group, *best, *([StepBar()] if progress else []), *callbacks],
+            logger=_logger(folder) if logger is None else logger,
+            log_every_n_steps=10,
+            plugins=[WholeCheckpoints()],
+            enable_progress_bar=progress,
+            enable_checkpointing=bool(best),
+            enable_model_summary=False,
             default_root_dir=place,
-        )  # fmt: skip
-        with ranks.in_a_sentence(trainer, config.timeout):
+        )
+        if on_ready is not None:
+            on_ready()
+        with ranks.explain_lost_ranks(trainer, config.timeout):
             ranks.meet(trainer)
-            with interruptible(together):
+            with interruptible(rank_group):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
                 )
             if folder is not None:
                 trainer.save_checkpoint(Path(folder) / LAST)
-            if together.stopped:
+            if rank_group.stopped:
                 raise KeyboardInterrupt
             if config.patience is not None and best[0].best_model_path:  # type: ignore[attr-defined]
                 _take_best(module, trainer, best[0].best_model_path)  # type: ignore[attr-defined]
@@ -113,35 +137,6 @@ def _take_best(module: ForestModule, trainer: pl.Trainer, path: str) -> None:
         state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
         weights = {name: value for name, value in state.items() if name != "losses"}
     module.load_state_dict(trainer.strategy.broadcast(weights), strict=False)
-
-
-def rehearse(config: TrainingConfig, x: Any) -> int:
-    """Raises what :func:`fit` would raise because of the devices or the backbone, without writing anything.
-
-    Returns:
-        The rank that this process will have.
-    """
-    rows = as_rows(x[:2])
-    with quiet():
-        options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        rank = ranks.make_trainer(
-            config, resolve(config.accelerator), enable_model_summary=False, **options
-        ).global_rank
-    shape = tuple(rows.shape[1:])
-    with random_numbers_of_its_own(), torch.no_grad():
-        module = ForestModule(config, shape).eval()
-        try:
-            embeddings = module(rows)
-        except Exception as error:  # whatever a network of the user's own may raise
-            raise ValueError(f"backbone {config.backbone!r} does not take rows of shape {shape}: {error}.") from error
-    if embeddings.ndim != 2 or len(embeddings) != len(rows):
-        raise ValueError(
-            f"backbone {config.backbone!r} must give a vector for each row, shape ({len(rows)}, ...), got "
-            f"{tuple(embeddings.shape)} for {len(rows)} rows."
-        )
-    if not any(parameter.requires_grad for parameter in module.backbone.parameters()):
-        raise ValueError(f"backbone {config.backbone!r} has no parameters to train.")
-    return rank
 
 
 def classify(module: ForestModule, x: Any) -> NDArray[np.int64]:
@@ -183,7 +178,7 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
 
 def _saved_settings(saved: Any, path: str | Path) -> tuple[TrainingConfig, tuple[int, ...]]:
     try:
-        return TrainingConfig(**saved["config"]), tuple(int(length) for length in saved["input_shape"])
+        return TrainingConfig(**current_names(saved["config"])), tuple(int(length) for length in saved["input_shape"])
     except (TypeError, KeyError, ValueError) as error:
         reason = str(error).rstrip(".")
         raise ValueError(
@@ -196,13 +191,12 @@ def _check_backbone(recorded: Any, given: Any, path: str | Path) -> None:
     """A name in a file is not imported: it could be any code."""
     if given is None and str(recorded).startswith(OBJECT):
         raise ValueError(
-            f"The backbone of {path} was an {recorded}, which the file does not hold: name it again, backbone=... "
-            "(--backbone on the command line)."
+            f"The backbone of {path} was an {recorded}, which the file does not hold: name it again, backbone=...."
         )
     if given is None and recorded not in BACKBONES:
         raise ValueError(
             f"The backbone of {path} is {recorded!r}, which is not part of diffclust, and a file does not decide what "
-            f"is imported: if you trust it, name it again, backbone={recorded!r} (--backbone on the command line)."
+            f"is imported: if you trust it, name it again, backbone={recorded!r}."
         )
     is_name = isinstance(given, str) and not str(recorded).startswith(OBJECT)
     if is_name and given != recorded:
@@ -340,7 +334,6 @@ def _logger(folder: str | Path | None) -> Any:
 def _folder(folder: str | Path | None, config: TrainingConfig) -> Iterator[Path | None]:
     """The run's folder; a temporary one where none is given but the best weights have to be kept somewhere."""
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
         yield Path(folder)
     elif config.patience is not None:
         with tempfile.TemporaryDirectory() as temporary:
@@ -376,12 +369,12 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def interruptible(together: ranks.Together) -> Iterator[None]:
+def interruptible(rank_group: ranks.RankGroup) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM ends training after the step in hand, the second at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.signal(each, together.on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, rank_group.on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

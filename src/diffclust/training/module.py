@@ -87,6 +87,7 @@ class ForestModule(pl.LightningModule):
 
     def __init__(self, config: TrainingConfig, input_shape: tuple[int, ...], backbone: Any = None) -> None:
         super().__init__()
+        config = config.resolve(tuple(input_shape))
         backbone = config.backbone if backbone is None else backbone
         self.save_hyperparameters({"config": config.to_dict(), "input_shape": list(input_shape)})
         self.config, self.input_shape = config, tuple(input_shape)
@@ -98,18 +99,18 @@ class ForestModule(pl.LightningModule):
         self.backbone = make_backbone(backbone, self.input_shape, config.embedding_dim)
         kind: type[modules._Loss] = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
         self.loss = kind(
-            config.n_clusters, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
-            similarity=config.similarity, reachability=config.n_neighbors, must_link_first=config.must_link_first,
+            config.k, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
+            similarity=config.similarity, reachability=config.reachability, must_link_first=config.must_link_first,
             seed=config.seed,
         )  # fmt: skip
         if config.noise_start != 1:
             self.loss.noise_scale = torch.ones(())
-        self.register_buffer("losses", torch.full((config.max_steps,), torch.nan))
+        self.register_buffer("losses", torch.full((config.n_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
 
     @property
     def n_steps(self) -> int:
-        return self.config.max_steps
+        return self.config.n_steps
 
     @property
     def done(self) -> int:
@@ -127,7 +128,11 @@ class ForestModule(pl.LightningModule):
     def make_layers(self, rows: Tensor) -> None:
         """What layers have from the data: a residual network its start, the baseline's linear layer its shape, which
         ranks have to know before the first step.
+
+        Raises:
+            ValueError: the backbone does not fit the rows.
         """
+        self._check_backbone(rows[:2].cpu())
         if isinstance(self.backbone, Residual):
             some = rows[:: max(1, len(rows) // START_ROWS)]
             self.backbone.start_at(self.scaling(some.cpu()))
@@ -136,6 +141,22 @@ class ForestModule(pl.LightningModule):
             with torch.no_grad():
                 self.loss.logits(self.eval()(rows[:2]))
             self.train()
+
+    def _check_backbone(self, rows: Tensor) -> None:
+        name, shape = f"backbone {self.config.backbone!r}", tuple(rows.shape[1:])
+        try:
+            with torch.no_grad():
+                embeddings = self.eval()(rows)
+        except Exception as error:  # whatever a network of the user's own may raise
+            raise ValueError(f"{name} does not take rows of shape {shape}: {error}.") from error
+        self.train()
+        if embeddings.ndim != 2 or len(embeddings) != len(rows):
+            raise ValueError(
+                f"{name} must give a vector for each row, shape ({len(rows)}, ...), got {tuple(embeddings.shape)} for "
+                f"{len(rows)} rows."
+            )
+        if not any(parameter.requires_grad for parameter in self.backbone.parameters()):
+            raise ValueError(f"{name} has no parameters to train.")
 
     def on_fit_start(self) -> None:
         self.loss.gather = self.trainer.world_size > 1
@@ -161,7 +182,7 @@ class ForestModule(pl.LightningModule):
         x, known = batch
         embeddings = self(x)
         similarity = self.loss.similarities(self.loss.gathered(embeddings))
-        forest = spanning_forest(similarity, min(self.config.n_clusters, len(similarity)))
+        forest = spanning_forest(similarity, min(self.config.k, len(similarity)))
         labels = known.labels if known.relation is None else known.groups()[0]
         error, ari = pair_scores(forest.labels, torch.as_tensor(labels, device=similarity.device))
         values = {"val_loss": self.loss(embeddings, known), "val_error": float(error), "val_ari": float(ari)}

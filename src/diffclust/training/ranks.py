@@ -22,15 +22,21 @@ import torch.distributed as dist
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from diffclust.training.settings import TrainingConfig
 
 
-def of_torchrun() -> dict[str, int]:
+def torchrun_settings() -> dict[str, int]:
     """``devices`` and ``num_nodes`` of the torchrun that started this process, for a config; nothing without one."""
     if not TorchElasticEnvironment.detect():
         return {}
     return {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(os.environ["GROUP_WORLD_SIZE"])}
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the one that writes, among those that train together. Known once a trainer is made."""
+    return rank_zero_only.rank == 0  # type: ignore[attr-defined]
 
 
 def is_restartable() -> bool:
@@ -89,7 +95,7 @@ def _part() -> None:
         dist.destroy_process_group()
 
 
-class Together(Callback):
+class RankGroup(Callback):
     """All ranks begin at the same step, and stop after the same one, whichever of them got a signal.
 
     Attributes:
@@ -144,7 +150,7 @@ def _of_ranks(trainer: pl.Trainer, value: int) -> list[int]:
 
 
 @contextmanager
-def in_a_sentence(trainer: pl.Trainer, timeout: float) -> Iterator[None]:
+def explain_lost_ranks(trainer: pl.Trainer, timeout: float) -> Iterator[None]:
     """A lost rank is a ConnectionError that says so; gloo's own is a RuntimeError like any other."""
     try:
         yield

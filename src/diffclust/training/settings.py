@@ -1,54 +1,93 @@
-"""What a run is made of."""
+"""What a training run is made of."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from diffclust.backbones import is_image
 from diffclust.frameworks import is_integer
+from diffclust.knowledge import Knowledge
 
 AUGMENTATIONS = ("shift", "shift-flip", "shift-flip-cut")
 SCHEDULES = ("constant", "cosine")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 OBJECTIVES = ("forest", "cross-entropy")
 MONITORS = {"val_loss": "min", "val_error": "min", "val_ari": "max"}
+NEIGHBOURS = 15
+RENAMED = {"max_steps": "n_steps", "accelerator": "device", "n_neighbors": "reachability"}
 
 
+def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under their names of today: files of older versions have other ones."""
+    renamed = {RENAMED[name]: value for name, value in settings.items() if name in RENAMED}
+    return {name: value for name, value in settings.items() if name not in RENAMED} | renamed
+
+
+def _accept_old_names(cls: type[TrainingConfig]) -> type[TrainingConfig]:
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def with_old_names(self: TrainingConfig, *arguments: Any, **settings: Any) -> None:
+        for name in settings.keys() & RENAMED.keys():
+            _warn_of_old_name(name)
+        init(self, *arguments, **current_names(settings))
+
+    cls.__init__ = with_old_names  # type: ignore[method-assign]
+    return cls
+
+
+def _warn_of_old_name(name: str) -> None:
+    message = f"TrainingConfig's {name} is now {RENAMED[name]}; the old name goes in the next version."
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+@_accept_old_names
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """What a run is made of. ``dataclasses.replace`` changes it, ``to_dict`` makes it JSON.
+    """What a training run is made of. ``dataclasses.replace`` changes it, ``to_dict`` makes it JSON.
 
     Attributes:
-        n_clusters: k. Above the number of labelled classes it makes room for clusters of classes never labelled.
+        n_clusters: k. Above the number of labelled classes it makes room for clusters of classes never labelled. None
+            is the smallest number that the labels and pairs allow, and at least 2.
         objective: "forest", or "cross-entropy" of a linear layer on the embedding, the baseline.
-        backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`.
+        backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`. "auto" is "cnn" for images of at least
+            8 x 8 and "residual" otherwise. ``embedding_dim`` "auto" is 16, and 64 for more than 20 clusters, which 16
+            dimensions are too few to hold apart.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
         augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored),
             "shift-flip-cut" (and with a hole, half as wide as the image), or None.
         views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
-        neighbours: each row of a batch comes with one of so many nearest others of it (in the scaled input), and the two
-            must link unless their labels differ; 0 for none. To tables it is what augmented views are to images.
+        neighbours: each row of a batch comes with one of so many nearest others of it (in the scaled input), and the
+            two must link unless their labels differ; 0 for none. It is to tables what augmented views are to images.
+            "auto" is 15 for tables with labels, and 0 for pairs, for images, and where an average cluster has fewer
+            than 100 rows.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
+            epsilon "auto" is 0.5, and 2 for images.
         noise_start: the noise of the first step as a share of epsilon, to which it grows (or falls) until the last
-            one, by the same factor in each step; 1 is the same noise in all steps.
-        n_neighbors: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
+            one, by the same factor in each step. None is 1, the same noise in all steps, and 0.25 for images where
+            epsilon is "auto".
+        reachability: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
         batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
         labelled_fraction: share of every batch that is labelled, as far as there are labels.
         least_labels: a class with fewer labelled rows lends its label, in training, to unlabelled rows in its middle,
             until it has so many (or a fifth of an average cluster); 1 lends none. See
             :func:`diffclust.training.data.lend_labels`.
-        max_steps, learning_rate, weight_decay: of AdamW.
+        n_steps, learning_rate, weight_decay: of AdamW.
         schedule, warmup_steps: of the learning rate, "constant" or "cosine" (down to 0), after a linear warm-up.
         validation_fraction: share of the labelled rows that is held out of training.
         validate_every: steps from one validation, and one checkpoint, to the next.
         monitor: "val_loss", "val_error" or "val_ari": which validation is the best.
         patience: validations without a better one after which training stops, and then, or at the end, the best
             weights are taken. None trains to the end and takes the last.
-        precision, accelerator: of Lightning's Trainer; "auto" is CUDA or the CPU.
+        precision: of Lightning's Trainer.
+        device: "auto" (CUDA, or else the CPU), "cpu" or "cuda".
         devices, num_nodes: of Lightning's Trainer, too. Each device is a rank; the run is that of one rank, but for
             rounding and dropout.
         strategy: "auto" is "ddp" on several ranks; "ddp_find_unused_parameters_true" is for a backbone that does not
@@ -57,25 +96,25 @@ class TrainingConfig:
         seed: of everything random, an integer from 0 to 2**64 - 1.
     """
 
-    n_clusters: int
+    n_clusters: int | None = None
     objective: str = "forest"
-    backbone: Any = "residual"
-    embedding_dim: int = 16
+    backbone: Any = "auto"
+    embedding_dim: int | str = "auto"
     scaling: str = "auto"
     augment: str | None = None
     views: int = 1
-    neighbours: int = 0
-    epsilon: float = 0.5
-    noise_start: float = 1.0
+    neighbours: int | str = "auto"
+    epsilon: float | str = "auto"
+    noise_start: float | None = None
     n_draws: int = 10
     noise: str = "normal"
     similarity: Any = "sqeuclidean"
     must_link_first: bool = False
-    n_neighbors: int | None = None
+    reachability: int | None = None
     batch_size: int = 256
     labelled_fraction: float = 0.2
     least_labels: int = 5
-    max_steps: int = 300
+    n_steps: int = 300
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     schedule: str = "constant"
@@ -85,7 +124,7 @@ class TrainingConfig:
     monitor: str = "val_loss"
     patience: int | None = None
     precision: str = "32-true"
-    accelerator: str = "auto"
+    device: str = "auto"
     devices: Any = 1
     num_nodes: int = 1
     strategy: str = "auto"
@@ -93,19 +132,23 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "n_clusters", "embedding_dim", "views", "n_draws", "batch_size", "least_labels", "max_steps",
-            "validate_every", "num_nodes",
-        ):  # fmt: skip
+        counts = "views n_draws batch_size least_labels n_steps validate_every num_nodes"
+        for name in counts.split():
             _check(self, name, _is_count(getattr(self, name)), "an integer, at least 1")
-        for name in ("n_neighbors", "patience"):
+        width, neighbours = self.embedding_dim, self.neighbours
+        _check(self, "embedding_dim", width == "auto" or _is_count(width), "an integer, at least 1, or 'auto'")
+        is_number = neighbours == 0 or _is_count(neighbours)
+        _check(self, "neighbours", neighbours == "auto" or is_number, "an integer, at least 0, or 'auto'")
+        _check(self, "neighbours", neighbours in ("auto", 0) or self.views == 1, "0 with views above 1")
+        for name in ("n_clusters", "reachability", "patience"):
             value = getattr(self, name)
             _check(self, name, value is None or _is_count(value), "None or an integer, at least 1")
         _check(self, "warmup_steps", self.warmup_steps == 0 or _is_count(self.warmup_steps), "an integer, at least 0")
         _check(self, "seed", is_integer(self.seed) and 0 <= self.seed < 2**64, "an integer from 0 to 2**64 - 1")
-        for name in ("epsilon", "noise_start"):
+        for name, automatic in (("epsilon", "auto"), ("noise_start", None)):
             value = getattr(self, name)
-            _check(self, name, _is_real(value) and 0 < value < math.inf, "above 0 and finite")
+            ok = value == automatic or (_is_real(value) and 0 < value < math.inf)
+            _check(self, name, ok, f"above 0 and finite, or {automatic!r}")
         _check(self, "learning_rate", self.learning_rate > 0, "above 0")
         _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")
@@ -118,32 +161,62 @@ class TrainingConfig:
         _check(self, "timeout", 0 < self.timeout < math.inf, "above 0 and finite")
         _check(self, "monitor", self.monitor in MONITORS, f"one of {tuple(MONITORS)}")
 
+    @property
+    def k(self) -> int:
+        """``n_clusters``, once it is decided."""
+        if self.n_clusters is None:
+            raise ValueError("n_clusters=None is decided by what is known: use config.resolve(row_shape, knowledge).")
+        return self.n_clusters
+
     def rate(self, step: int) -> float:
         """The learning rate of a step as a share of ``learning_rate``."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
         if self.schedule == "constant":
             return 1.0
-        done = (step - self.warmup_steps) / max(1, self.max_steps - self.warmup_steps)
+        done = (step - self.warmup_steps) / max(1, self.n_steps - self.warmup_steps)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
     def noise_scale(self, step: int) -> float:
         """The size of the noise of a step as a share of ``epsilon``."""
-        done = min(1.0, step / max(1, self.max_steps - 1))
-        return self.noise_start ** (1.0 - done)
+        done = min(1.0, step / max(1, self.n_steps - 1))
+        return (1.0 if self.noise_start is None else self.noise_start) ** (1.0 - done)
+
+    def resolve(self, row_shape: tuple[int, ...], knowledge: Knowledge | None = None) -> TrainingConfig:
+        """The same with all that is "auto" decided, for rows of a shape, (d,), (H, W) or (C, H, W).
+
+        Images bear, and want, far more noise than tables: digits with three classes withheld gain 0.08 in ARI by the
+        settings of images. On tables growing noise gained nothing.
+        """
+        image = is_image(row_shape)
+        changes: dict[str, Any] = {}
+        if self.backbone == "auto":
+            changes["backbone"] = "cnn" if image and min(row_shape[-2:]) >= 8 else "residual"
+        if self.epsilon == "auto":
+            changes["epsilon"] = 2.0 if image else 0.5
+        if self.noise_start is None:
+            changes["noise_start"] = 0.25 if image and self.epsilon == "auto" else 1.0
+        if self.n_clusters is None and knowledge is not None:
+            # One cluster would leave nothing to learn.
+            changes["n_clusters"] = min(max(knowledge.min_clusters, 2), knowledge.max_clusters)
+        k = changes.get("n_clusters", self.n_clusters)
+        if self.embedding_dim == "auto" and k is not None:
+            changes["embedding_dim"] = 16 if k <= 20 else 64
+        if self.neighbours == "auto" and k is not None and knowledge is not None:
+            useful = not image and self.views == 1 and knowledge.all_apart and knowledge.n_points >= 100 * k
+            changes["neighbours"] = NEIGHBOURS if useful and self.objective == "forest" else 0
+        return dataclasses.replace(self, **changes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in RENAMED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        _warn_of_old_name(name)
+        return getattr(self, RENAMED[name])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a backbone or similarity that is an object is named only."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: v if _is_plain(v) else f"{OBJECT}{type(v).__qualname__}" for name, v in plain.items()}
-
-
-def noise_for(row_shape: tuple[int, ...]) -> dict[str, float]:
-    """The settings of the noise that were found to be good: images bear, and want, far more of it than tables.
-
-    Digits with three classes withheld gain 0.08 in ARI by the images' settings; on tables growing noise gained nothing.
-    """
-    return {"epsilon": 2.0, "noise_start": 0.25} if is_image(row_shape) else {"epsilon": 0.5, "noise_start": 1.0}
 
 
 OBJECT = "object of type "

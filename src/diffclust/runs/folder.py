@@ -1,8 +1,13 @@
-"""The folder of a run: one process at a time writes to it, and a manifest, written last, says what is in it."""
+"""The folder of a run: one process at a time writes to it, and a manifest, written last, says what is in it.
+
+A folder is claimed and its settings are written before training (:func:`prepare`). A run that is resumed must have the
+settings and the checkpoint of the run that was started (:func:`check_same_run`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -11,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import diffclust
-from diffclust.files import write_whole
-from diffclust.training import LAST
+from diffclust.files import write_atomically
+from diffclust.training import LAST, check_checkpoint
+from diffclust.training.settings import current_names
 
 try:
     import fcntl
@@ -22,6 +28,85 @@ except ImportError:  # pragma: no cover  (Windows)
 SETTINGS, MANIFEST, LOCK = "settings.json", "manifest.json", ".lock"
 FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # that load_run reads
 FORMAT = 2  # of the folder. Format 1 had no manifest.
+OF_RANKS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
+
+
+@contextlib.contextmanager
+def prepare(folder: Path, settings: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Makes the folder, holds its lock, and writes down what is asked for."""
+    _check_folder(folder, resume)  # before it is made
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(claim(folder))
+            _check_folder(folder, resume)  # another process may have been faster
+            (folder / MANIFEST).unlink(missing_ok=True)  # it would describe other files
+            for left in folder.glob(".*.tmp"):  # half files of a killed run
+                left.unlink()
+            write_atomically(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise ValueError(f"folder={str(folder)!r} cannot be written: {error.strerror}.") from error
+        yield
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder={str(folder)!r} is a file: name a folder.")
+    if resume and not (folder / SETTINGS).exists():
+        raise ValueError(f"resume=True: {folder} has no run to go on with.")
+    if not resume and any((folder / name).exists() for name in (SETTINGS, LAST)):
+        raise ValueError(f"{folder} has a run already. Go on with it by resume=True, or choose another folder.")
+
+
+def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
+    """A ValueError unless the run in the folder, and its checkpoint if there is one, have these settings.
+
+    Another size guard is fine: it is about the clusters, not about training; and so are other ranks.
+    """
+    before = read_json(folder / SETTINGS)
+    for name in ("data", "config", "clusters", "holdout"):
+        then, now = (_comparable(each.get(name)) for each in (before, settings))
+        if then != now:
+            raise ValueError(f"resume=True: {folder} was started with {_difference(name, then, now)}.")
+    last = folder / LAST
+    if not last.exists():
+        return
+    state = check_checkpoint(last)
+    asked = {"data": settings["data"], "config": _comparable(settings["config"])}
+    asked["config"]["validate_every"] = min(asked["config"]["validate_every"], asked["config"]["n_steps"])
+    try:
+        trained = {
+            "data": state.get("data", settings["data"]),  # older versions did not note it
+            "config": _comparable(dict(state["hyper_parameters"]["config"])),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(last, "it has no settings") from error
+    for name in asked:
+        if trained[name] != asked[name]:
+            difference = _difference(name, trained[name], asked[name])
+            raise ValueError(f"{last} is the checkpoint of another run, trained with {difference}. {way_out(last)}")
+
+
+def _comparable(value: Any) -> Any:
+    """Without what a resumed run may change, and under the names of today."""
+    if not isinstance(value, dict):
+        return value
+    return {key: setting for key, setting in current_names(value).items() if key not in OF_RANKS}
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if name == "data":
+        return "other data, labels or pairs"
+    if isinstance(before, dict):
+        changed = next(key for key in (*now, *before) if before.get(key) != now.get(key))
+        return f"{changed}={before.get(changed)!r}, now it is {now.get(changed)!r}"
+    return f"{name}={before!r}, now it is {now!r}"
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The lock
 
 
 @contextlib.contextmanager
@@ -73,7 +158,7 @@ def write_manifest(folder: Path) -> None:
     """Size and SHA-256 of each file that :func:`diffclust.load_run` reads."""
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in FILES}
     content = {"format": FORMAT, "diffclust": diffclust.__version__, "files": files}
-    write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
+    write_atomically(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
 
 def check_files(folder: Path) -> None:
@@ -111,7 +196,7 @@ def _without_manifest(folder: Path) -> str:
     missing = [name for name in FILES if not (folder / name).exists()]
     if SETTINGS in missing:
         return f"{folder} is not the folder of a finished run: {folder / SETTINGS} is missing."
-    again = "Go on with it by --resume (resume=True)."
+    again = "Go on with it by resume=True."
     if missing:
         return f"{folder} is not the folder of a finished run: {folder / missing[0]} is missing. {again}"
     settings = read_json(folder / SETTINGS)
@@ -119,7 +204,7 @@ def _without_manifest(folder: Path) -> str:
         return f"{folder} is not the folder of a finished run: {folder / MANIFEST} is missing. {again}"
     return (
         f"{folder} was written by diffclust {settings.get('diffclust')}, before there was a {MANIFEST}, so its files "
-        "cannot be checked. Fit again with --resume (resume=True) and the same data and settings: that writes the "
+        "cannot be checked. Fit again with resume=True and the same data and settings: that writes the "
         "results and the manifest from the checkpoint."
     )
 
@@ -134,8 +219,8 @@ def way_out(path: Path) -> str:
     if path.name == SETTINGS:
         return "Take it from a copy of the folder, or run again into another folder."
     if path.name == LAST:
-        return "Take it from a copy of the folder, or delete it and use --resume, which then trains from the start."
-    return "Take it from a copy of the folder, or use --resume, which writes it again from the checkpoint."
+        return "Take it from a copy of the folder, or delete it and use resume=True, which then trains from the start."
+    return "Take it from a copy of the folder, or use resume=True, which writes it again from the checkpoint."
 
 
 def damaged(path: Path, why: object) -> ValueError:

@@ -1,0 +1,273 @@
+"""An embedding and what is known → clusters: the one place where clusters are made.
+
+    found = partition(embedding, Knowledge.join(labels, must_link), n_clusters=10)
+    found.clusters, found.names(class_names), found.confidence(), found.hierarchy.labels(12)
+
+The estimators, ``fit_run`` and the command line call :func:`partition`. How clusters are made out of an embedding is a
+*cut*, a row of ``CUTS``; see :data:`Cut` for what it takes and gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.forest import Hierarchy
+from diffclust.knowledge import Knowledge
+from diffclust.similarity import cosine_similarities, mutual_reachability
+from diffclust.solvers import points as solvers_of_points
+from diffclust.stability import choose_n_clusters, default_guard, soft_memberships
+
+DENSE_POINTS = 4096  # up to which an n x n matrix is made
+
+# (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. Where the
+# pairs leave a cut no way to n_clusters, it may return more.
+Cut = Callable[[NDArray[Any], Knowledge, int], NDArray[np.int32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The clusters of some points, and the tree they come from.
+
+    Attributes:
+        points: (n, d) what was clustered, or the (n, n) matrix of metric "precomputed".
+        metric, reachability: how similar two points are.
+        knowledge: what the clusters agree with.
+        clusters: (n,) cluster of each point, numbered from 0.
+        n_clusters: their number. It is above the number that was asked for where pairs left no way to that.
+        min_cluster_size: the size guard that was used.
+        hierarchy: the tree under ``knowledge``: ``hierarchy.labels(k, min_cluster_size)`` for other k.
+        free_hierarchy: the tree without knowledge.
+    """
+
+    points: NDArray[Any]
+    metric: str
+    reachability: int | None
+    knowledge: Knowledge
+    clusters: NDArray[np.int32]
+    n_clusters: int
+    min_cluster_size: int
+    hierarchy: Hierarchy
+    free_hierarchy: Hierarchy
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """(n_clusters,) the labelled class that each cluster holds, -1 where it holds none."""
+        known = self.knowledge.labels >= 0
+        classes = np.full(self.n_clusters, -1, np.int64)
+        classes[self.clusters[known]] = self.knowledge.labels[known]
+        return classes
+
+    def names(self, class_names: list[str]) -> list[str]:
+        """The name of each cluster: that of the class that it holds, or "new 1", "new 2", ..."""
+        new = np.cumsum(self.classes < 0)
+        return [class_names[c] if c >= 0 else f"new {new[i]}" for i, c in enumerate(self.classes)]
+
+    def nearest(self, x: NDArray[Any]) -> NDArray[np.int64]:
+        """For each new point the number of the clustered point most similar to it, of equal ones the first.
+
+        With metric "precomputed", x is (new points, clustered points), of the kind that was clustered.
+        """
+        if self.metric != "precomputed":
+            return solvers_of_points.nearest_points(self.points, np.asarray(x, np.float64), self.metric)
+        return x.argmin(1) if _are_distances(self.points) else x.argmax(1)
+
+    def memberships(self, *, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0) -> NDArray[np.float64]:
+        """(n, n_clusters) shares of the clusters over perturbed similarities: how sure each point's cluster is.
+
+        See :func:`diffclust.stability.soft_memberships`. Of more than 4,096 points a random 4,096 are perturbed, and
+        the others take the shares of the one nearest to them.
+        """
+        n, points, guard, rows = len(self.points), self.points, self.min_cluster_size, np.arange(len(self.points))
+        if n > DENSE_POINTS and self.metric != "precomputed":
+            rows = np.sort(np.random.default_rng(seed).choice(n, DENSE_POINTS, replace=False))
+            points, guard = points[rows], max(1, guard * DENSE_POINTS // n)
+        shares = soft_memberships(
+            similarities(points, self.metric, self.reachability),
+            self.clusters[rows],
+            n_clusters=self.n_clusters,
+            min_cluster_size=guard,
+            constraints=self.knowledge.constraints(rows),
+            epsilon=epsilon,
+            n_draws=n_draws,
+            seed=seed,
+        )
+        if len(rows) == n:
+            return shares
+        return shares[solvers_of_points.nearest_points(points, self.points, self.metric)]
+
+    def confidence(self, *, n_draws: int = 30, seed: int = 0) -> NDArray[np.float64]:
+        """(n,) how often, over perturbed similarities, a point is with its cluster."""
+        return self.memberships(n_draws=n_draws, seed=seed)[np.arange(len(self.clusters)), self.clusters]
+
+
+def partition(
+    embedding: Any,
+    knowledge: Knowledge | None = None,
+    n_clusters: int | None = None,
+    *,
+    min_cluster_size: int | str = "auto",
+    cut: str = "forest",
+    metric: str = "sqeuclidean",
+    reachability: int | None = None,
+    n_neighbors: int | None = None,
+) -> Partition:
+    """Clusters of points under what is known about them.
+
+    Args:
+        embedding: points (n, d), or a matrix (n, n) with metric "precomputed".
+        knowledge: labels and pairs that the clusters agree with; None knows nothing.
+        n_clusters: number of clusters. None chooses it: by agreement with the labels where a class has two or more,
+            else by the largest gap (:func:`diffclust.stability.choose_n_clusters`).
+        min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
+            labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
+            n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
+        cut: how clusters are made, one of ``CUTS``. The size guard is that of "forest".
+        metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
+            (zero diagonal, nothing negative) or else of similarities (larger is closer).
+        reachability: None for plain single linkage, m for robust single linkage with m neighbours.
+        n_neighbors: None for the exact tree, else that of a graph of so many neighbours, for millions of points.
+
+    Returns:
+        The clusters, with the tree they come from.
+
+    Raises:
+        ValueError: the knowledge or the size guard do not allow so many clusters.
+
+    >>> x = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [9.0], [9.1]])
+    >>> found = partition(x, Knowledge.join([0, -1, -1, -1, 1, -1, -1]), n_clusters=3)
+    >>> found.clusters.tolist(), found.names(["cat", "dog"])
+    ([0, 0, 0, 1, 1, 2, 2], ['cat', 'dog', 'new 1'])
+    """
+    points = np.asarray(embedding, np.float64)
+    knowledge = Knowledge.from_constraints(knowledge, len(points))
+    if cut not in CUTS:
+        raise ValueError(f"cut must be one of {tuple(CUTS)}, got {cut!r}.")
+    if n_clusters is not None:
+        check_n_clusters(n_clusters, knowledge)
+    free = spanning_tree(points, metric, reachability, n_neighbors)
+    hierarchy, k, guard = _cut_tree(
+        free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
+    )
+    clusters = hierarchy.labels(k, guard) if cut == "forest" else CUTS[cut](points, knowledge, k)
+    k = int(clusters.max()) + 1
+    return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free)
+
+
+def forest_cut(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[np.int32]:
+    """Single linkage under the default size guard."""
+    return partition(embedding, knowledge, n_clusters).clusters
+
+
+CUTS: dict[str, Cut] = {"forest": forest_cut}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The tree, the number of clusters and the size guard
+
+
+def check_n_clusters(n_clusters: int, knowledge: Knowledge) -> None:
+    """A ValueError if the knowledge does not allow so many clusters."""
+    lowest, highest = knowledge.min_clusters, knowledge.max_clusters
+    if not lowest <= n_clusters <= highest:
+        raise ValueError(
+            f"n_clusters={n_clusters} is outside what the known labels and pairs allow, {lowest} to {highest}."
+        )
+
+
+def auto_min_cluster_size(n_points: int, n_clusters: int) -> int:
+    """The size guard "auto": a third of an average cluster."""
+    return max(1, n_points // (3 * n_clusters))
+
+
+def _choose_n_clusters(free: Hierarchy, knowledge: Knowledge, min_cluster_size: int) -> int:
+    """The number of clusters that the labels, or else the largest gap of the tree, ask for."""
+    # Labels tell too many clusters from enough only where two rows have the same one.
+    repeated = (np.unique(knowledge.labels[knowledge.labels >= 0], return_counts=True)[1] > 1).any()
+    guard = max(default_guard(free.n_points), min_cluster_size)
+    criterion = "labels" if repeated else "gap"
+    return choose_n_clusters(free, criterion, labels=knowledge.labels, min_cluster_size=guard).n_clusters
+
+
+def _cut_tree(
+    free: Hierarchy,
+    knowledge: Knowledge,
+    n_clusters: int | None,
+    min_cluster_size: int | str,
+    similarity: Callable[[], NDArray[Any]],
+) -> tuple[Hierarchy, int, int]:
+    """The tree under what is known, the number of clusters and the size guard with which it reaches that number.
+
+    General cannot-links may leave the greedy with more clusters than were asked for.
+
+    Args:
+        similarity: makes the (n, n) similarities, which only general pairs need.
+    """
+    given = 1 if min_cluster_size == "auto" else int(min_cluster_size)
+    hierarchy = _constrain(free, knowledge, given, similarity)
+    lowest, highest = hierarchy.feasible_clusters(given)
+    if n_clusters is None:
+        n_clusters = min(_choose_n_clusters(free, knowledge, given), highest)
+    n_clusters = max(n_clusters, lowest)
+    if n_clusters > highest:
+        raise ValueError(
+            f"n_clusters={n_clusters} cannot be reached with min_cluster_size={given}: the tree falls into "
+            f"{lowest} to {highest} clusters. Ask for fewer clusters or a smaller min_cluster_size."
+        )
+    if min_cluster_size != "auto":
+        return hierarchy, n_clusters, given
+    guard = auto_min_cluster_size(free.n_points, n_clusters)
+    if not knowledge.all_apart:  # the guard does not change this tree
+        return hierarchy, n_clusters, hierarchy.reachable_guard(n_clusters, guard)
+    while guard > 1:
+        guarded = _constrain(free, knowledge, guard, similarity)
+        if guarded.feasible_clusters(guard)[1] >= n_clusters:
+            return guarded, n_clusters, guard
+        guard //= 2
+    return hierarchy, n_clusters, 1
+
+
+def _constrain(
+    free: Hierarchy, knowledge: Knowledge, min_cluster_size: int, similarity: Callable[[], NDArray[Any]]
+) -> Hierarchy:
+    """Labels need only the tree. The greedy for general pairs is better with all pairs, where their matrix fits."""
+    if knowledge.is_empty:
+        return free
+    if knowledge.all_apart or free.n_points > DENSE_POINTS:
+        return free.joined(knowledge.group, knowledge.apart, min_cluster_size)
+    return Hierarchy.from_similarity(similarity(), knowledge.constraints())
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Points
+
+
+def spanning_tree(
+    points: NDArray[Any], metric: str, reachability: int | None = None, n_neighbors: int | None = None
+) -> Hierarchy:
+    """The hierarchy of points (n, d), or of a matrix (n, n) with metric "precomputed", without constraints."""
+    if metric == "precomputed":
+        return Hierarchy.from_similarity(similarities(points, metric, reachability))
+    return Hierarchy.from_points(points, metric, n_neighbors, reachability=reachability)
+
+
+def similarities(points: NDArray[Any], metric: str, reachability: int | None = None) -> NDArray[Any]:
+    """The (n, n) similarities of points."""
+    from scipy.spatial.distance import cdist
+
+    if metric == "precomputed":
+        similarity = -points if _are_distances(points) else points
+    elif metric == "cosine":
+        similarity = cosine_similarities(points)
+    else:
+        # Not scikit-learn's distances, of which "euclidean" are not computed from differences.
+        similarity = -cdist(points, points, "cityblock" if metric == "manhattan" else metric)
+    return similarity if reachability is None else mutual_reachability(similarity, reachability)
+
+
+def _are_distances(matrix: NDArray[Any]) -> bool:
+    return bool((matrix >= 0).all() and (np.diagonal(matrix) == 0).all())

@@ -1,0 +1,84 @@
+"""Scores of the clusters and of simple methods on the same rows and labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust import training
+from diffclust.backbones import is_image
+from diffclust.forest import Hierarchy
+from diffclust.knowledge import Knowledge
+from diffclust.metrics import clustering_scores
+from diffclust.tables import Table
+
+BASELINE_ROWS = 5000  # methods on the raw data see at most so many rows
+
+
+def train_baseline(table: Table, config: training.TrainingConfig, knowledge: Knowledge) -> training.ForestModule:
+    """The same network, trained with cross-entropy on the same labels."""
+    changes: dict[str, Any] = {"objective": "cross-entropy", "n_clusters": len(table.class_names), "patience": None}
+    return training.fit(dataclasses.replace(config, **changes), table.features, knowledge.labels, progress=False)
+
+
+def score_methods(
+    table: Table,
+    truth: NDArray[np.int64],
+    clusters: NDArray[np.int32],
+    n_clusters: int,
+    baseline: training.ForestModule | None,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Scores of ours and of simple methods. All cluster all rows, and are scored where nobody was told the truth.
+
+    Args:
+        truth: (n,) classes to score by, -1 where there is none.
+        clusters: (n,) ours.
+        baseline: of :func:`train_baseline`, if there is one.
+        seed: of the methods that draw.
+    """
+    scored = np.flatnonzero(truth >= 0)
+    if len(scored) == 0:
+        return []
+    rows = _baseline_rows(truth, seed)
+    raw = table.features[rows].reshape(len(rows), -1).astype(np.float64)
+    if not is_image(table.features.shape[1:]):
+        raw = (raw - raw.mean(0)) / np.where(raw.std(0) > 0, raw.std(0), 1.0)
+    few = "" if len(rows) == len(table) else f" ({len(rows)} rows)"
+    k = min(n_clusters, len(rows))
+    found: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+        "diffclust": (scored, clusters[scored]),
+        f"k-means on raw data{few}": (rows, _kmeans(raw, k, seed)),
+        f"single linkage on raw data{few}": (rows, Hierarchy.from_points(raw).labels(k)),
+    }
+    if baseline is not None:
+        found["cross-entropy, same labels"] = scored, training.classify(baseline, table.features[scored])
+        embedded = training.embed(baseline, table.features[rows])
+        found[f"cross-entropy, k-means of its embedding{few}"] = rows, _kmeans(embedded, k, seed)
+
+    def score(of: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+        known = truth[of] >= 0
+        return clustering_scores(truth[of][known], labels[known])
+
+    return [{"method": method, "ours": method == "diffclust", **score(*labelled)} for method, labelled in found.items()]
+
+
+def _kmeans(points: NDArray[Any], n_clusters: int, seed: int) -> NDArray[np.int32]:
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    # scikit-learn takes seeds of 32 bits only.
+    small_seed = seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
+        return KMeans(n_clusters, n_init=10, random_state=small_seed).fit_predict(points)
+
+
+def _baseline_rows(truth: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """All rows, or a sample of them in which those with a truth come first."""
+    order = np.random.default_rng(seed).permutation(len(truth))
+    return np.sort(order[np.argsort(truth[order] < 0, kind="stable")][:BASELINE_ROWS])
