@@ -87,7 +87,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         n_clusters: int = 8,
         *,
         backbone: Any = "auto",
-        embedding_dim: int = 16,
+        embedding_dim: int | str = "auto",
         epsilon: float | str = "auto",
         n_draws: int = 10,
         must_link_first: bool = False,
@@ -96,6 +96,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         n_steps: int = 300,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
+        cut: str = "auto",
         min_cluster_size: int | str = "auto",
         reachability: int | None = None,
         validation_fraction: float = 0.0,
@@ -117,6 +118,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.n_steps = n_steps
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.cut = cut
         self.min_cluster_size = min_cluster_size
         self.reachability = reachability
         self.validation_fraction = validation_fraction
@@ -167,6 +169,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             self.n_clusters_,
             min_cluster_size=self.min_cluster_size,
             reachability=self.reachability,
+            cut=self.cut,
+            retrain=training.retrainer(self.module_.config, X),
+            seed=self.module_.config.seed,
         )
         warn_of_more_clusters(found, self.n_clusters_)
         self.n_clusters_ = found.n_clusters

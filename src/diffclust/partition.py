@@ -9,6 +9,7 @@ The estimators, ``fit_run`` and the command line call :func:`partition`. How clu
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust import cuts
 from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
 from diffclust.similarity import cosine_similarities, mutual_reachability
@@ -23,10 +25,27 @@ from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import choose_n_clusters, default_guard, soft_memberships
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
+CHOICE_POINTS = 20_000  # up to which cuts are compared
+ROBUST_NEIGHBOURS = 5  # of the robust forest
+LABELS_A_CLASS = 5  # that hiding classes needs
 
 # (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. Where the
 # pairs leave a cut no way to n_clusters, it may return more.
-Cut = Callable[[NDArray[Any], Knowledge, int], NDArray[np.int32]]
+Cut = Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class CutChoice:
+    """Which cut was chosen, and why.
+
+    Attributes:
+        cut: a row of ``CUTS``.
+        scores: of each cut, the mean adjusted Rand index with the labels when some classes were hidden; empty where
+            the labels did not allow that.
+    """
+
+    cut: str
+    scores: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +61,19 @@ class Partition:
         min_cluster_size: the size guard that was used.
         hierarchy: the tree under ``knowledge``: ``hierarchy.labels(k, min_cluster_size)`` for other k.
         free_hierarchy: the tree without knowledge.
+        choice: the cut that made the clusters, and why.
     """
 
     points: NDArray[Any]
     metric: str
     reachability: int | None
     knowledge: Knowledge
-    clusters: NDArray[np.int32]
+    clusters: NDArray[Any]
     n_clusters: int
     min_cluster_size: int
     hierarchy: Hierarchy
     free_hierarchy: Hierarchy
+    choice: CutChoice
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -112,6 +133,8 @@ def partition(
     *,
     min_cluster_size: int | str = "auto",
     cut: str = "forest",
+    retrain: Callable[[Knowledge], NDArray[Any]] | None = None,
+    seed: int = 0,
     metric: str = "sqeuclidean",
     reachability: int | None = None,
     n_neighbors: int | None = None,
@@ -126,7 +149,10 @@ def partition(
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
-        cut: how clusters are made, one of ``CUTS``. The size guard is that of "forest".
+        cut: how clusters are made, one of ``CUTS``, or "auto", see :func:`choose_cut`. The size guard is that of
+            forests.
+        retrain: for "auto", makes the embedding that other knowledge gives; None leaves "auto" with the forest.
+        seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
             (zero diagonal, nothing negative) or else of similarities (larger is closer).
         reachability: None for plain single linkage, m for robust single linkage with m neighbours.
@@ -145,25 +171,83 @@ def partition(
     """
     points = np.asarray(embedding, np.float64)
     knowledge = Knowledge.from_constraints(knowledge, len(points))
-    if cut not in CUTS:
-        raise ValueError(f"cut must be one of {tuple(CUTS)}, got {cut!r}.")
+    if cut not in ("auto", *CUTS):
+        raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:
         check_n_clusters(n_clusters, knowledge)
+    choice = CutChoice("forest" if cut == "auto" else cut, {})
+    wants_forest = reachability is not None or min_cluster_size != "auto"  # these are settings of forests
+    if cut == "auto" and retrain is not None and n_clusters is not None and not wants_forest:
+        choice = choose_cut(retrain, knowledge, n_clusters, seed)
+    if choice.cut == "robust forest" and reachability is None:
+        reachability = min(ROBUST_NEIGHBOURS, len(points) - 1)
     free = spanning_tree(points, metric, reachability, n_neighbors)
     hierarchy, k, guard = _cut_tree(
         free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
     )
-    clusters = hierarchy.labels(k, guard) if cut == "forest" else CUTS[cut](points, knowledge, k)
+    is_forest = choice.cut in ("forest", "robust forest")
+    clusters = hierarchy.labels(k, guard) if is_forest else CUTS[choice.cut](points, knowledge, n_clusters or k)
+    if n_clusters is not None and clusters.max() >= n_clusters and metric != "precomputed":
+        # Pairs drove the greedy into a corner. A colouring of the groups looks further.
+        with contextlib.suppress(ValueError):
+            clusters = cuts.kmeans(points, knowledge, n_clusters)
     k = int(clusters.max()) + 1
-    return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free)
+    return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free, choice)
 
 
-def forest_cut(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[np.int32]:
+def forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
     """Single linkage under the default size guard."""
     return partition(embedding, knowledge, n_clusters).clusters
 
 
-CUTS: dict[str, Cut] = {"forest": forest_cut}
+def robust_forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
+    """The same with robust linkage, in which a point is no closer to any other than its fifth nearest one."""
+    return partition(embedding, knowledge, n_clusters, cut="robust forest").clusters
+
+
+CUTS: dict[str, Cut] = {
+    "forest": forest,
+    "robust forest": robust_forest,
+    "k-means": cuts.kmeans,
+    "spectral": cuts.spectral,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Which cut
+
+
+def choose_cut(retrain: Callable[[Knowledge], NDArray[Any]], knowledge: Knowledge, n_clusters: int, seed: int = 0) -> CutChoice:
+    """The cut that best finds classes again whose labels are hidden.
+
+    Twice a third of the labelled classes is hidden and the embedding is trained without them. Each cut of it is
+    compared with all labels. Another cut than the forest is taken if it is better by more than 0.02.
+
+    Args:
+        retrain: embedding (n, d) of all points, trained on other knowledge.
+        knowledge: labels. Fewer than three classes or five labels a class, and pairs, are no evidence: then it is
+            the forest.
+        n_clusters: k.
+        seed: which classes are hidden.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    labelled = knowledge.labels >= 0
+    classes = np.unique(knowledge.labels[labelled])
+    enough = len(classes) >= 3 and labelled.sum() >= LABELS_A_CLASS * len(classes)
+    if not enough or len(knowledge.must_link) or len(knowledge.cannot_link) or knowledge.n_points > CHOICE_POINTS:
+        return CutChoice("forest", {})
+    order = np.random.default_rng([seed, 3]).permutation(classes)
+    scores: dict[str, list[float]] = {name: [] for name in CUTS}
+    for hidden in np.array_split(order, 3)[:2]:
+        rest = knowledge.forget(np.isin(knowledge.labels, hidden))
+        embedding = retrain(rest)
+        for name, cut in CUTS.items():
+            found = cut(embedding, rest, n_clusters)
+            scores[name].append(adjusted_rand_score(knowledge.labels[labelled], found[labelled]))
+    means = {name: float(np.mean(values)) for name, values in scores.items()}
+    best = max(means, key=means.__getitem__)
+    return CutChoice(best if means[best] > means["forest"] + 0.02 else "forest", means)
 
 
 # ------------------------------------------------------------------------------------------------------------------

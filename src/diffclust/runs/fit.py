@@ -122,7 +122,15 @@ def fit_run(
         say("Embedding and clustering all rows ...")
         embeddings = training.embed(module, table.features)
         try:
-            found = partition(embeddings, knowledge, n_clusters, min_cluster_size=min_cluster_size)
+            found = partition(
+                embeddings,
+                knowledge,
+                n_clusters,
+                min_cluster_size=min_cluster_size,
+                cut=cut,
+                retrain=training.retrainer(config, table.features),
+                seed=config.seed,
+            )
         except ValueError as error:
             raise ValueError(f"{error} The network is trained: go on with resume=True.") from error
         if n_clusters not in (None, found.n_clusters):
