@@ -69,6 +69,18 @@ def random_relation(rng, n, density=0.15):
     return close_relation(n, *random_pairs(rng, n, density))
 
 
+def random_groups(rng, n):
+    """The closed relation of random labels and must-link groups, which agree: some points are tied to labelled ones."""
+    labels = random_labels(rng, n, int(rng.integers(1, 5)), rng.choice([0.0, 0.3, 0.6, 1.0]))
+    relation = relation_of_labels(labels)
+    for _ in range(int(rng.integers(0, n + 1))):
+        i, j = rng.integers(0, n, size=2)
+        if relation[i, j] == -1:
+            must, cannot = np.argwhere(relation == 1), np.argwhere(relation == 0)
+            relation = close_relation(n, [*must.tolist(), (i, j)], cannot.tolist())
+    return relation
+
+
 @st.composite
 def similarities(draw, min_n=1, max_n=9, distinct=False, missing=False):
     """Hypothesis strategy: symmetric float64 matrices of small integers, which shrink well; exact in any arithmetic.

@@ -7,8 +7,9 @@ import numba
 import numpy as np
 import pytest
 
-from diffclust import noise
+from diffclust import Constraints, noise
 from diffclust.solvers import cpu, reference
+from diffclust.solvers.cpu.walk import closures_of_relation
 from oracles import (
     DTYPES,
     SIMILARITY_KINDS,
@@ -21,6 +22,7 @@ from oracles import (
     is_complete,
     is_forest,
     kept_edges,
+    random_groups,
     random_labels,
     random_relation,
     random_similarity,
@@ -117,6 +119,64 @@ def test_every_k_with_pairs(kind, dtype, must_link_first):
                 batch, clusters, relation=np.broadcast_to(relation, batch.shape), must_link_first=must_link_first
             )
             assert_all_equal_reference(solved, batch[:, None], clusters, [relation] * n, must_link_first, free=True)
+
+
+@each_order
+@each_kind
+def test_every_k_with_labels_and_groups(kind, dtype, must_link_first):
+    """Labels and must-links that do not contradict them, as views of rows: the forest comes out of the free tree."""
+    rng = np.random.default_rng(20)
+    for n in range(1, 12):
+        for _ in range(12):
+            similarity = random_similarity(rng, n, kind, dtype)
+            relation = random_groups(rng, n)
+            clusters = np.arange(1, n_groups(relation) + 1)
+            batch = np.broadcast_to(similarity, (len(clusters), n, n))
+            solved = cpu.solve(
+                batch, clusters, relation=np.broadcast_to(relation, batch.shape), must_link_first=must_link_first
+            )
+            assert_all_equal_reference(solved, batch[:, None], clusters, [relation] * n, must_link_first, free=True)
+
+
+@each_order
+@pytest.mark.parametrize("n", [64, 129, 300, 600])
+def test_large_with_labels_and_groups(n, must_link_first):
+    """More edges than are sorted at once; tied ones among them."""
+    rng = np.random.default_rng(n)
+    for kind in ("random", "tied", "missing") if n < 300 else ("tied",):
+        similarity = random_similarity(rng, n, kind, np.float32)[None]
+        classes = random_labels(rng, n, n_classes=6, known=0.3)
+        must = [(2 * i, 2 * i + 1) for i in range(n // 2) if -1 in classes[2 * i : 2 * i + 2]]
+        names = [np.flatnonzero(classes == name) for name in np.unique(classes[classes >= 0])]
+        must += [(points[0], j) for points in names for j in points[1:]]
+        cannot = [(a[0], b[0]) for a in names for b in names if a[0] < b[0]]
+        constraints = Constraints.from_pairs(n, must, cannot)
+        relation = constraints.relation
+        k = int(rng.integers(6, n_groups(relation) + 1))
+        solved = cpu.solve(
+            similarity, np.array([k]), relation=relation[None], must_link_first=must_link_first, free=False
+        )
+        assert_all_equal_reference(solved, similarity[:, None], [k], [relation], must_link_first, free=False)
+
+
+def test_which_relations_have_closures():
+    """Only those in which any two closures with a cannot-link are apart; the others go through the greedy."""
+    rng = np.random.default_rng(21)
+    n_found = 0
+    for _ in range(300):
+        n = int(rng.integers(1, 9))
+        relation = random_groups(rng, n) if rng.random() < 0.5 else random_relation(rng, n, 0.3)
+        closure, labelled = np.empty(n, np.int32), np.empty(n, np.bool_)
+        found = closures_of_relation(relation, closure, labelled)
+        has_cannot_links = (relation == 0).any(1)
+        expected = (relation[np.ix_(has_cannot_links, has_cannot_links)] >= 0).all()
+        assert (found >= 0) == expected
+        if expected:
+            assert found == n_groups(relation)
+            assert closure.tolist() == (relation == 1).argmax(1).tolist()
+            assert labelled.tolist() == has_cannot_links.tolist()
+        n_found += expected
+    assert 0 < n_found < 300
 
 
 @pytest.mark.parametrize("n", [17, 33, 64, 65, 128, 200])

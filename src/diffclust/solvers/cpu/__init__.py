@@ -1,13 +1,10 @@
 """The forest solver for CPUs: Numba, threads over draws, noise made inside the kernel.
 
-A draw costs one pass that writes ``similarity + epsilon * noise`` into a scratch matrix of its thread, and one Prim per
-solve on that matrix. Memory is O(threads * n^2 + n_draws * n). The scratch matrix holds *ordered integers*, floats
-mapped to integers of the same order and size: comparisons and maxima of integers run in vectors.
-
-One routine, ``trees.grow``, carries both solves. With labels and must-links first the constrained forest is again
-one maximum spanning tree: it is grown inside each labelled group, then from all labelled points at once, as if they
-were glued to one root, to the unlabelled ones. Constraints that are not of that form go through
-``greedy.agglomerate``.
+A draw costs one pass that writes ``similarity + epsilon * noise`` into a scratch matrix of its thread, and one Prim on
+that matrix, for the forest without constraints. With labels and must-link groups the constrained forest comes out of
+the same tree (``walk.py``); other constraints go through ``greedy.agglomerate``. Memory is O(threads * n^2 + n_draws *
+n). The scratch matrix holds *ordered integers*, floats mapped to integers of the same order and size: comparisons and
+maxima of integers run in vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from diffclust import noise as noise_definition
 from diffclust.solvers import Forests
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
-from diffclust.solvers.cpu.noise import BLOCKS, copy_ordered, ordered, perturb
+from diffclust.solvers.cpu.noise import BLOCKS, PAD, copy_ordered, ordered, perturb
 from diffclust.solvers.cpu.sums import (
     adjacency_counts,
     adjacency_products,
@@ -31,41 +28,13 @@ from diffclust.solvers.cpu.sums import (
     noise_sum,
 )
 from diffclust.solvers.cpu.threads import in_threads, plain
-from diffclust.solvers.cpu.trees import free_forest, label_forest, sort_edges, write_forest
+from diffclust.solvers.cpu.trees import grow, sort_edges, write_forest
+from diffclust.solvers.cpu.walk import closures_of_labels, closures_of_relation, label_forest, relation_of_closures
 
 __all__ = [
     "adjacency_counts", "adjacency_products", "connectivity_counts", "connectivity_products", "mean_values",
     "noise_sum", "solve",
 ]  # fmt: skip
-
-
-@jit
-def _group_points(labels, by_group, group_ends):
-    """Points sorted by label, unlabelled (negative) last; returns the number of groups."""
-    n = labels.shape[0]
-    order = np.argsort(labels, kind="mergesort")
-    n_unknown = 0
-    while n_unknown < n and labels[order[n_unknown]] < 0:
-        n_unknown += 1
-    n_known = n - n_unknown
-    for c in range(n):
-        by_group[c] = order[(c + n_unknown) % n]
-    n_groups = 0
-    for c in range(n_known):
-        if c + 1 == n_known or labels[by_group[c]] != labels[by_group[c + 1]]:
-            group_ends[n_groups] = c + 1
-            n_groups += 1
-    return n_groups
-
-
-@jit
-def _relation_of_labels(labels, relation):
-    n = labels.shape[0]
-    for i in range(n):
-        for j in range(n):
-            known = labels[i] >= 0 and labels[j] >= 0
-            relation[i, j] = (1 if labels[i] == labels[j] else 0) if known else -1
-        relation[i, i] = 1
 
 
 @jit
@@ -80,18 +49,18 @@ def _solve_items(
     n_draws, n = edges_out.shape[2], similarity.shape[1]
     blocks = np.empty((2, BLOCKS), np.uint32)
     words, z = np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
-    weights = np.empty((n, n), lowest.dtype)
+    weights = np.empty((n, n + PAD), lowest.dtype)
     missing = lowest.dtype.type(ordered(similarity.dtype.type(-np.inf)))
-    key, parent = np.empty(n, lowest.dtype), np.empty(n, np.int32)
-    codes, edge_weights = np.empty(n, np.int64), np.empty(n, lowest.dtype)
-    spare_codes, spare_weights = np.empty(n, np.int64), np.empty(n, lowest.dtype)
-    members, is_open = np.empty(n, np.int32), np.empty(n, np.int32)
-    scratch = members, is_open, key, parent, codes, edge_weights, spare_codes, spare_weights
-    by_group, group_ends = np.empty(n, np.int32), np.empty(n, np.int32)
-    block, alive, nearest = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
+    codes, spare_codes = np.empty(n, np.int64), np.empty(n, np.int64)
+    edge_weights, spare_weights = np.empty(n, lowest.dtype), np.empty(n, lowest.dtype)
+    key, parent, cap = np.empty(n, lowest.dtype), np.empty(n, np.int32), np.empty(n, lowest.dtype)
+    closure, labelled = np.empty(n, np.int32), np.empty(n, np.bool_)
+    leader, has_label, ends = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32)
+    members, n_inside = np.empty(n, np.int32), np.empty(n, np.int32)
+    part = np.empty((n, n + PAD) if form != NO_CONSTRAINTS else (0, 0), lowest.dtype)
     between, apart = np.empty((0, 0), np.int64), np.empty((0, 0), np.bool_)
     own_relation = np.empty((0, 0), np.int8)
-    n_groups, grouped = 0, -1
+    n_closures, problem_of_closures = -1, -1
 
     for item in range(start, stop):
         problem, draw = item // n_draws, item % n_draws
@@ -107,31 +76,43 @@ def _solve_items(
         else:
             number = first_draw + np.uint64(draw)
             perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
+        if form != NO_CONSTRAINTS and problem_of_closures != problem:
+            problem_of_closures = problem
+            if form == LABELS:
+                n_closures = closures_of_labels(labels[problem], closure, labelled)
+            else:
+                n_closures = closures_of_relation(relation[problem], closure, labelled)
+        n_edges = 0
+        if free or n_closures >= 0:
+            n_edges = grow(weights, n, key, parent, cap, lowest[0], codes, edge_weights, 0)
+            sort_edges(codes, edge_weights, n_edges, spare_codes, spare_weights)
+            while n_edges > 0 and edge_weights[n_edges - 1] <= missing:
+                n_edges -= 1
         if free:
-            n_edges = free_forest(weights, k, lowest[0], missing, complete, scratch)
-            values[0] = write_forest(codes, edge_weights, n_edges, complete, parent, edges[0], trees[0])
+            n_kept = min(n_edges, max(n - k, 0))
+            values[0] = write_forest(codes, edge_weights, n_kept, complete, leader, edges[0], trees[0])
         if form == NO_CONSTRAINTS:
             continue
-        n_edges = -1
-        if form == LABELS and must_link_first:
-            if grouped != problem:
-                n_groups = _group_points(labels[problem], by_group, group_ends)
-                grouped = problem
-            n_edges = label_forest(weights, by_group, group_ends, n_groups, k, lowest[0], missing, complete, scratch)
-        if n_edges < 0:  # constraints of another form, or a labelled group that missing edges cut into pieces
+        if n_closures >= 0:
+            n_edges = label_forest(
+                weights, codes, edge_weights, n_edges, (closure, labelled, n_closures), k, must_link_first, lowest[0],
+                missing, part, (key, parent, cap), (leader, has_label, members, ends, n_inside),
+            )  # fmt: skip
+        if n_closures < 0 or n_edges < 0:  # general cannot-links, or a closure that missing edges cut into pieces
             if between.shape[0] != n:
                 between, apart = np.empty((n, n), np.int64), np.empty((n, n), np.bool_)
                 own_relation = np.empty((n, n), np.int8)
-            if form == LABELS:
-                _relation_of_labels(labels[problem], own_relation)
-            else:
+            if n_closures < 0:
                 own_relation[:] = relation[problem]
+            else:
+                relation_of_closures(closure, labelled, own_relation)
             n_edges = agglomerate(
-                weights, own_relation, k, must_link_first, missing, between, apart, block, alive, nearest, codes,
+                weights, own_relation, k, must_link_first, missing, between, apart, leader, members, ends, codes,
                 edge_weights,
             )  # fmt: skip
-            sort_edges(codes, edge_weights, 0, n_edges, spare_codes, spare_weights)
-        values[-1] = write_forest(codes, edge_weights, n_edges, complete, parent, edges[-1], trees[-1])
+        if complete:
+            sort_edges(codes, edge_weights, n_edges, spare_codes, spare_weights)
+        values[-1] = write_forest(codes, edge_weights, n_edges, complete, leader, edges[-1], trees[-1])
 
 
 NO_CONSTRAINTS, LABELS, RELATION = range(3)

@@ -29,6 +29,8 @@ NORMAL, GUMBEL = (noise_definition.KINDS.index(kind) for kind in ("normal", "gum
 
 
 BLOCKS = 1024  # 2 x 2 blocks of noise made at a time: words, noise and indices stay in the first-level cache
+# Columns added to a matrix of weights: with rows of 2^m bytes, all entries of a column compete for a few cache lines.
+PAD = 16
 
 
 @register_jitable(forceinline=True)
@@ -110,7 +112,10 @@ def split_draw(draw, antithetic):
 
 @jit
 def perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, words, z, weights):
-    """weights = ordered similarity + epsilon * noise, the product rounded to float32 as NumPy does it."""
+    """weights = ordered similarity + epsilon * noise, the product rounded to float32 as NumPy does it.
+
+    Above the diagonal first, then mirrored. Rows of ``weights`` have ``PAD`` more columns, which are not used.
+    """
     n = similarity.shape[0]
     half = (n + 1) // 2
     draw_low, draw_high, sign = split_draw(draw, antithetic)
@@ -118,20 +123,34 @@ def perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, w
     rows, columns = blocks[0], blocks[1]
     row, column = 0, 0
     while row < half:
+        block, at = row, column
         count, row, column = next_blocks(row, column, half, rows, columns)
         noise_blocks(rows, columns, count, key_0, key_1, draw_low, draw_high, kind, words, z)
-        for c in range(count):
-            i, j = 2 * rows[c], 2 * columns[c]
-            if j + 1 < n and i < j:
-                _set_pair(weights, i, j, ordered(similarity[i, j] + scale * z[0, c]))
-                _set_pair(weights, i, j + 1, ordered(similarity[i, j + 1] + scale * z[1, c]))
-                _set_pair(weights, i + 1, j, ordered(similarity[i + 1, j] + scale * z[2, c]))
-                _set_pair(weights, i + 1, j + 1, ordered(similarity[i + 1, j + 1] + scale * z[3, c]))
-            elif j + 1 < n:  # on the diagonal
-                _set_pair(weights, i, j + 1, ordered(similarity[i, j + 1] + scale * z[1, c]))
-            elif i < j:  # the last column of an odd n
-                _set_pair(weights, i, j, ordered(similarity[i, j] + scale * z[0, c]))
-                _set_pair(weights, i + 1, j, ordered(similarity[i + 1, j] + scale * z[2, c]))
+        done = 0
+        while done < count:
+            stop = min(done + half - at, count)
+            _add_noise(similarity, z[0, done:stop], z[1, done:stop], scale, 2 * block, 2 * at, weights)
+            if 2 * block + 1 < n:
+                _add_noise(similarity, z[2, done:stop], z[3, done:stop], scale, 2 * block + 1, 2 * at, weights)
+            done, block, at = stop, block + 1, block + 1
+    for i in range(n):
+        row = weights[i]
+        for j in range(i):
+            row[j] = weights[j, i]
+
+
+@jit
+def _add_noise(similarity, first, second, scale, row, start, weights):
+    """Row ``row`` of the weights from column ``start`` on: at even columns the first noise, at odd ones the second."""
+    source, target = similarity[row, start:], weights[row, start:]
+    n_pairs = min(first.shape[0], source.shape[0] // 2)
+    for c in range(n_pairs):
+        even = ordered(source[2 * c] + scale * first[c])
+        odd = ordered(source[2 * c + 1] + scale * second[c])
+        target[2 * c] = even
+        target[2 * c + 1] = odd
+    if n_pairs < first.shape[0]:  # the last column of an odd number
+        target[2 * n_pairs] = ordered(source[2 * n_pairs] + scale * first[n_pairs])
 
 
 @jit
@@ -139,9 +158,3 @@ def copy_ordered(similarity, weights):
     for i in range(similarity.shape[0]):
         for j in range(similarity.shape[0]):
             weights[i, j] = ordered(similarity[i, j])
-
-
-@jit
-def _set_pair(matrix, i, j, value):
-    matrix[i, j] = value
-    matrix[j, i] = value
