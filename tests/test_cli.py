@@ -17,13 +17,13 @@ pytest.importorskip("lightning")
 pytest.importorskip("typer")
 torch = pytest.importorskip("torch")
 
-from diffclust.folders import write_manifest  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust import cli, report, runs, tables, training  # noqa: E402
 from diffclust.__main__ import main  # noqa: E402
-from diffclust.files import write_whole  # noqa: E402
+from diffclust.files import write_atomically  # noqa: E402
+from diffclust.runs.folder import write_manifest  # noqa: E402
 
 N = 24
 LABELS = ["--labels", "y.npy"]
@@ -35,7 +35,7 @@ FAST = ["--steps", "6", "--batch-size", "16", "--draws", "3", "--backbone", "lin
 def _folder(tmp_path, monkeypatch):
     """Every test has a folder with a small table, its labels and pairs; reports are drawn only where asked for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, "write_report", lambda data, path: write_whole(path, "<html></html>"))
+    monkeypatch.setattr(report, "write_report", lambda data, path: write_atomically(path, "<html></html>"))
     np.save("x.npy", make_rows())
     np.save("y.npy", np.where(np.arange(N) < 12, TRUTH, -1))
     lines = [f"{row[0]},{row[1]},{'abc'[TRUTH[i]] if i < 12 else ''}" for i, row in enumerate(make_rows())]
@@ -152,7 +152,7 @@ def test_images(tmp_path):
 
 def test_images_with_their_channels_first_are_images(monkeypatch):
     shown = []
-    monkeypatch.setattr(report, "write_report", lambda data, path: shown.append(data) or write_whole(path, ""))
+    monkeypatch.setattr(report, "write_report", lambda data, path: shown.append(data) or write_atomically(path, ""))
     pictures = np.random.default_rng(0).random((N, 3, 8, 12))
     np.save("x.npy", pictures)
     result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "-q")
@@ -186,7 +186,7 @@ def test_the_digits_are_the_default(monkeypatch):
     asked = {}
 
     def fit_run(table, config, out, **options):
-        asked.update(table=table, out=out, **options)
+        asked.update(table=table, config=config, out=out, **options)
         raise ValueError("enough.")
 
     monkeypatch.setattr(runs, "fit_run", fit_run)
@@ -195,7 +195,7 @@ def test_the_digits_are_the_default(monkeypatch):
     assert (known >= 0).sum() == 100
     assert set(known[known >= 0]) == {0, 1, 2, 3, 4, 5, 6}
     assert (known[known >= 0] == truth[known >= 0]).all()
-    assert asked["n_clusters"] == 10
+    assert asked["config"].n_clusters == 10
     assert asked["table"].features.shape == (1797, 8, 8)
     np.testing.assert_array_equal(cli.digits(1)[0].labels, cli.digits(1)[0].labels)
     assert (cli.digits(1)[0].labels != cli.digits(2)[0].labels).any()
@@ -279,12 +279,12 @@ def test_a_backbone_of_ones_own_is_named_again(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     own = ["--backbone", "tests_own:network"]
     assert call("fit", "x.npy", *LABELS, *FAST, "--out", "run", *own).exit_code == 0
-    assert "name it again, backbone='tests_own:network' (--backbone on" in sentence(call("cluster", "run", "x.npy"))
+    assert "name it again, --backbone tests_own:network." in sentence(call("cluster", "run", "x.npy"))
     assert "is 'tests_own:network', not 'linear'" in sentence(call("cluster", "run", "x.npy", "--backbone", "linear"))
     assert call("cluster", "run", "x.npy", *own).exit_code == 0
     assert call("fit", "x.npy", *LABELS, *FAST, "--out", "run", *own, "--resume").exit_code == 0
     again = sentence(call("fit", "x.npy", *LABELS, *FAST, "--out", "run", "--resume"))
-    assert "backbone='tests_own:network', now it is 'linear'" in again
+    assert "--backbone tests_own:network, now it is 'linear'" in again
 
 
 def test_names_are_no_formulas():
@@ -336,7 +336,7 @@ MISTAKES = {
     "too many clusters": (["x.npy", *LABELS, "--clusters", "25"], "--clusters 25 is outside"),
     "backbone": (["x.npy", *LABELS, "--backbone", "resnet"], "backbone must be one of"),
     "cnn on a table": (["x.npy", *LABELS, "--backbone", "cnn"], "needs images"),
-    "device": (["x.npy", *LABELS, "--device", "tpu"], "--device must be auto, cpu or cuda"),
+    "device": (["x.npy", *LABELS, "--device", "tpu"], "--device tpu must be auto, cpu or cuda"),
     "noise": (["x.npy", *LABELS, "--epsilon", "inf"], "epsilon must be above 0 and finite"),
     "out is a file": (["x.npy", *LABELS, "--out", "y.npy"], "--out y.npy is a file"),
     "out is below a file": (["x.npy", *LABELS, "--out", "y.npy/run"], "--out y.npy/run cannot be written"),
@@ -361,7 +361,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(name):
 def test_a_folder_with_a_run_is_not_overwritten(finished):
     before = Path("run/clusters.csv").stat().st_mtime_ns
     assert "run has a run already" in sentence(fit("x.npy", "--labels", "y.npy", "--out", "run"))
-    assert "seed=0, now it is 1" in sentence(
+    assert "--seed 0, now it is 1" in sentence(
         fit("x.npy", "--labels", "y.npy", "--out", "run", "--resume", "--seed", "1")
     )
     np.save("x.npy", make_rows(3))
@@ -373,7 +373,7 @@ def test_a_full_disk(monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(runs, "write_whole", full)
+    monkeypatch.setattr(runs.folder, "write_atomically", full)
     assert "The disk is full: cannot write run/settings.json" in sentence(
         fit("x.npy", "--labels", "y.npy", "--out", "run")
     )
@@ -397,14 +397,28 @@ def test_a_package_that_is_not_installed(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("The command line needs: pip install 'diffclust[fit]'\n")
 
 
-def test_experiments_without_matplotlib(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("experiments")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
-    result = call("reproduce", "toy")
-    assert result.exit_code == 2
-    assert result.stderr.endswith("The experiments need: pip install -e '.[experiments]'\n")
-    assert "matplotlib" in result.stderr
+def test_reproduce_says_where_it_went():
+    message = sentence(call("reproduce", "toy", "--tiny"))
+    assert "python -m experiments run toy --tiny" in message
+    assert "reproduce" not in call("--help").output
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("n_clusters=2 is outside.", "--clusters 2 is outside."),
+        ("n_clusters=2, min_cluster_size=3: no.", "--clusters 2, --min-cluster-size 3: no."),
+        ("Nothing is known: give labels of some rows, or must_link or cannot_link pairs.",
+         "Nothing is known: give labels of some rows, or --must-link or --cannot-link pairs."),
+        ("folder='a b' is a file. Go on with resume=True.", "--out a b is a file. Go on with --resume."),
+        ("n_clusters.csv does not exist, nor x/n_steps, nor 'must_link'.",
+         "n_clusters.csv does not exist, nor x/n_steps, nor 'must_link'."),
+        ("labels='kind': x.npy has no columns.", "--labels kind: x.npy has no columns."),
+        ("backbone='pkg.mod:net'.", "--backbone pkg.mod:net."),
+    ],
+)  # fmt: skip
+def test_arguments_become_options(message, shown):
+    assert cli.in_flags(message) == shown
 
 
 def test_our_own_faults_have_a_traceback(monkeypatch):

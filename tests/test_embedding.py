@@ -125,6 +125,37 @@ def test_new_clusters_get_new_numbers():
     assert model.min_cluster_size_ == 10
 
 
+@pytest.mark.parametrize("with_labels", [True, False])
+def test_pairs_and_labels_together(with_labels):
+    x, y, truth = make_blobs(n=80, labelled=(0, 1), per_class=5)
+    must = [(2, 6), (6, 10), (3, 7)]  # classes 2 and 3 are known by pairs only
+    cannot = [(2, 3), (2, 0)]
+    pairs = dc.Constraints.from_pairs(80, must, cannot)
+    labels = y if with_labels else None
+    model = make_model(4).fit(x, labels, constraints=pairs)
+    assert pairs.agree(model.labels_)
+    if with_labels:
+        assert (model.labels_[y >= 0] == y[y >= 0]).all()
+        assert set(model.labels_) == {0, 1, 2, 3}
+        again = make_model(4).fit(x, constraints=dc.Knowledge.join(y, must, cannot))
+        np.testing.assert_array_equal(again.labels_, model.labels_)
+    assert dc.metrics.clustering_scores(truth, model.labels_)["ari"] > 0.9
+    with pytest.raises(ValueError, match=r"\(0, 1\) must stay apart"):
+        make_model(4).fit(x, y, constraints=dc.Constraints.from_pairs(80, [(0, 1)]))
+    with pytest.raises(ValueError, match="about 80 points, but there are 79"):
+        make_model(4).fit(x[:79], y[:79], constraints=pairs)
+
+
+def test_old_names(fitted):
+    model, x, y, _ = fitted
+    with pytest.warns(DeprecationWarning, match="max_steps is now n_steps"):
+        assert len(make_model(max_steps=2).fit(x, y).loss_curve_) == 2
+    with pytest.warns(DeprecationWarning, match="partition_"):
+        clustering = model.clustering_
+    np.testing.assert_array_equal(clustering.labels_, model.partition_.clusters)
+    np.testing.assert_array_equal(clustering.hierarchy_.edges, model.hierarchy_.edges)
+
+
 def test_one_label_for_each_class():
     """What helps there: a size guard for labelled classes, rows that are lent a label, a network that starts at x."""
     x, y, truth = make_blobs(n=240, per_class=1, seed=1, distance=4)
@@ -196,10 +227,11 @@ def test_images(shape):
     rng = np.random.default_rng(0)
     truth = np.arange(40) % 2
     x = (rng.random((40, *shape)) * 100 + truth.reshape(-1, *[1] * len(shape)) * 100).astype(np.uint8)
-    model = make_model(2, backbone="cnn", n_steps=5, options={"augment": "shift"})
+    model = make_model(2, n_steps=5, options={"augment": "shift"})
     model.fit(x, np.where(np.arange(40) < 10, truth, -1))
     assert model.transform(x[:3]).shape == (3, 16)
-    assert (model.module_.config.epsilon, model.module_.config.noise_start) == (2.0, 0.25)
+    config = model.module_.config
+    assert (config.backbone, config.epsilon, config.noise_start) == ("cnn", 2.0, 0.25)
     with pytest.raises(ValueError, match="rows of shape"):
         model.transform(np.zeros((3, 8, 9, *shape[2:]), np.uint8))
 

@@ -32,7 +32,7 @@ def make_data(n=160, seed=0):
 def make_config(**changes):
     settings = {
         "n_clusters": 4, "embedding_dim": 4, "epsilon": 0.3, "n_draws": 5, "batch_size": 32, "labelled_fraction": 0.5,
-        "max_steps": 14, "validate_every": 5, "accelerator": DEVICE, "seed": 7, "learning_rate": 3e-3,
+        "n_steps": 14, "validate_every": 5, "device": DEVICE, "seed": 7, "learning_rate": 3e-3,
     }  # fmt: skip
     return TrainingConfig(**{**settings, **changes})
 
@@ -61,14 +61,14 @@ def test_each_network_is_trained_as_if_it_were_alone():
         make_config(schedule="cosine", warmup_steps=3),
         make_config(augment="shift-flip", backbone="cnn", seed=1, noise_start=0.1),
         make_config(objective="cross-entropy", labelled_fraction=1.0, batch_size=16, weight_decay=0.1),
-        make_config(augment="shift", views=2, must_link_first=False, backbone="linear", max_steps=8),
-        make_config(max_steps=3),
+        make_config(augment="shift", views=2, must_link_first=False, backbone="linear", n_steps=8),
+        make_config(n_steps=3),
     ]  # fmt: skip
     labels = [ys[0], ys[1], ys[0], ys[1], ys[0]]
     together = fit_many(configs, x, labels, progress=False)
     for config, y, module in zip(configs, labels, together, strict=True):
         assert_alike(module, fit(config, x, y, progress=False))
-        assert len(module.loss_curve) == config.max_steps
+        assert len(module.loss_curve) == config.n_steps
         assert not module.training
         assert module.device.type == "cpu"
 
@@ -84,7 +84,7 @@ def test_workers_change_nothing():
 
 def test_validation_is_the_error_in_batches():
     x, y, ys = make_data()
-    config = make_config(batch_size=40, max_steps=6, validate_every=3)
+    config = make_config(batch_size=40, n_steps=6, validate_every=3)
     module = fit_many([config], x, ys[:1], validation=(x[:80], y[:80]), progress=False)[0]
     assert [each["step"] for each in module.validations] == [3, 6]
     order = np.random.default_rng([config.seed, 1]).permutation(80)
@@ -104,8 +104,8 @@ def test_validations_are_those_of_fit(objective):
     partly = np.where(np.arange(80) % 3 == 0, -1, y[:80])
     configs = [
         make_config(objective=objective, noise_start=0.3, augment="shift"),
-        make_config(objective=objective, seed=1, max_steps=8),
-        make_config(objective=objective, seed=2, max_steps=3),  # shorter than validate_every
+        make_config(objective=objective, seed=1, n_steps=8),
+        make_config(objective=objective, seed=2, n_steps=3),  # shorter than validate_every
     ]
     together = fit_many(configs, x, [ys[0]] * 3, validation=(x[:80], partly), progress=False)
     assert [[each["step"] for each in module.validations] for module in together] == [[5, 10], [5], [3]]
@@ -121,7 +121,7 @@ def test_validations_are_those_of_fit(objective):
 def test_patience_watches_the_monitored_value(monitor):
     x, y, ys = make_data()
     config = make_config(
-        monitor=monitor, patience=3, max_steps=60, validate_every=2, learning_rate=0.05, backbone="linear"
+        monitor=monitor, patience=3, n_steps=60, validate_every=2, learning_rate=0.05, backbone="linear"
     )
     options = {"validation": (x[:64], y[:64]), "progress": False}
     (module,) = fit_many([config], x, ys[1:], **options)
@@ -137,21 +137,21 @@ def test_patience_watches_the_monitored_value(monitor):
 def test_patience_stops_one_network_and_keeps_its_best_weights():
     x, y, ys = make_data()
     # A network that learns nothing stops after one more validation; the other goes on.
-    idle = make_config(learning_rate=1e-30, patience=1, max_steps=20, monitor="val_error")
-    busy = make_config(patience=100, max_steps=20, monitor="val_error")
+    idle = make_config(learning_rate=1e-30, patience=1, n_steps=20, monitor="val_error")
+    busy = make_config(patience=100, n_steps=20, monitor="val_error")
     first, second = fit_many([idle, busy], x, ys, validation=(x[:64], y[:64]), progress=False)
     assert len(first.validations) == 2
     assert len(first.loss_curve) == 10
     assert len(second.validations) == 4
     best = min(second.validations, key=lambda each: each["val_error"])
-    whole = fit(dataclasses.replace(busy, patience=None, max_steps=best["step"]), x, ys[1], progress=False)
+    whole = fit(dataclasses.replace(busy, patience=None, n_steps=best["step"]), x, ys[1], progress=False)
     if DEVICE == "cpu":  # the weights of the best validation
         np.testing.assert_allclose(embed(second, x), embed(whole, x), **TOLERANCE)
 
 
 def test_all_stopped_ends_training():
     x, y, ys = make_data()
-    idle = make_config(learning_rate=1e-30, patience=1, max_steps=1000, monitor="val_ari")
+    idle = make_config(learning_rate=1e-30, patience=1, n_steps=1000, monitor="val_ari")
     module = fit_many([idle], x, ys[:1], validation=(x[:64], y[:64]), progress=False)[0]
     assert len(module.loss_curve) == 10
 
@@ -215,7 +215,7 @@ def test_mistakes(tmp_path):
     torch.save(checkpoint, tmp_path / "older.ckpt")
     with pytest.raises(ValueError, match="older version"):
         fit_many([make_config()], x, ys[:1], resume=tmp_path / "older.ckpt", progress=False)
-    fit(make_config(max_steps=1), x, ys[0], folder=tmp_path / "one", progress=False)
+    fit(make_config(n_steps=1), x, ys[0], folder=tmp_path / "one", progress=False)
     with pytest.raises(ValueError, match="one network"):
         fit_many([make_config()], x, ys[:1], resume=tmp_path / "one" / "last.ckpt", progress=False)
     (tmp_path / "last.ckpt").write_bytes(b"no")

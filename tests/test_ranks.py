@@ -19,8 +19,7 @@ import torch.multiprocessing as mp  # noqa: E402
 from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
-from diffclust.constraints import join_knowledge  # noqa: E402
-from diffclust.training import TrainingConfig, fit, is_restartable, of_torchrun, rehearse  # noqa: E402
+from diffclust.training import TrainingConfig, fit, is_first_rank, is_restartable, torchrun_settings  # noqa: E402
 
 N = 60
 CLASSES = np.arange(N) % 3
@@ -61,24 +60,33 @@ class StopAt(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+class Ready(Exception):
+    pass
+
+
+def stop():
+    """For training that is not to begin."""
+    raise Ready
+
+
 def train(ranks, case, folder=None, resume=None, callbacks=(), **changes):
     """A batch of 25 rows is uneven on 2 and on 3 ranks. Noise is large, so every step has a gradient."""
     settings = {
         "n_clusters": 4, "epsilon": 1.0, "n_draws": 5, "batch_size": 25, "labelled_fraction": 0.4, "validate_every": 3,
-        "max_steps": 12, "accelerator": "cpu", "devices": ranks, "backbone": make_network, "learning_rate": 0.01,
+        "n_steps": 12, "device": "cpu", "devices": ranks, "backbone": make_network, "learning_rate": 0.01,
     }  # fmt: skip
-    x, y, apart = make_rows(), KNOWN, None
+    x, y = make_rows(), KNOWN
     if case == "forest":
         settings |= {"validation_fraction": 0.3}
     elif case == "pairs":
-        y, apart = join_knowledge(y, must_link=[(30, 33), (31, 34)], cannot_link=[(30, 31), (33, 32)])
+        y = dc.Knowledge.join(y, must_link=[(30, 33), (31, 34)], cannot_link=[(30, 31), (33, 32)])
     elif case == "images":
         x = np.random.default_rng(1).integers(0, 256, (N, 8, 8), np.uint8)
         settings |= {"augment": "shift-flip", "views": 2, "validation_fraction": 0.3, "patience": 9}
     elif case == "cross-entropy":
         settings |= {"objective": case, "labelled_fraction": 0.8}  # more labelled rows on one rank than on the other
     config = TrainingConfig(**settings | changes)
-    module = fit(config, x, y, apart=apart, folder=folder, resume=resume, callbacks=callbacks, progress=False)
+    module = fit(config, x, y, folder=folder, resume=resume, callbacks=callbacks, progress=False)
     return {**module.state_dict(), "validations": torch.tensor([list(each.values()) for each in module.validations])}
 
 
@@ -94,7 +102,7 @@ def work(rank, ranks, port, folder):
     if ranks == 2:
         found = {case: train(2, case) for case in CASES}
         found["1 to 2"] = train(2, "forest", resume=folder / "1" / "last.ckpt")
-        train(2, "forest", folder=folder / "2", max_steps=6)
+        train(2, "forest", folder=folder / "2", n_steps=6)
         with pytest.raises(KeyboardInterrupt):
             train(2, "forest", folder=folder / "stopped", callbacks=[StopAt()])
         with pytest.raises(ValueError, match=r"begin at different steps, 0 to 6: .* all nodes share"):
@@ -121,7 +129,7 @@ def free_port():
 
 def test_the_run_is_the_same_on_any_number_of_ranks_and_resumes_on_any(tmp_path):
     torch.set_num_threads(1)
-    train(1, "forest", folder=tmp_path / "1", max_steps=6)
+    train(1, "forest", folder=tmp_path / "1", n_steps=6)
     mp.spawn(work, (2, free_port(), str(tmp_path)), nprocs=2)
     mp.spawn(work, (3, free_port(), str(tmp_path)), nprocs=3)
     expected = {case: train(1, case) for case in CASES}
@@ -138,7 +146,7 @@ def test_the_run_is_the_same_on_any_number_of_ranks_and_resumes_on_any(tmp_path)
 def test_who_started_this_process(monkeypatch):
     for name in ("TORCHELASTIC_MAX_RESTARTS", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
-    assert of_torchrun() == {}
+    assert torchrun_settings() == {}
     assert not is_restartable()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert is_restartable()
@@ -147,12 +155,14 @@ def test_who_started_this_process(monkeypatch):
     sizes = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     for name, value in sizes.items():
         monkeypatch.setenv(name, value)
-    assert of_torchrun() == {"devices": 4, "num_nodes": 2}
-    config = TrainingConfig(n_clusters=2, accelerator="cpu", **of_torchrun())
-    assert rehearse(config, make_rows()) == 0
+    assert torchrun_settings() == {"devices": 4, "num_nodes": 2}
+    config = TrainingConfig(n_clusters=2, device="cpu", **torchrun_settings())
+    with pytest.raises(Ready):
+        fit(config, make_rows(), KNOWN, on_ready=stop)
+    assert is_first_rank()
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
-        rehearse(config, make_rows())
+        fit(config, make_rows(), KNOWN, on_ready=stop)
 
 
 def test_settings_of_ranks():
@@ -160,7 +170,7 @@ def test_settings_of_ranks():
         with pytest.raises(ValueError, match=next(iter(changes))):
             TrainingConfig(n_clusters=2, **changes)
     with pytest.raises(ValueError, match="cannot start on these devices"):
-        rehearse(TrainingConfig(n_clusters=2, accelerator="cpu", devices=0), make_rows())
+        fit(TrainingConfig(n_clusters=3, device="cpu", devices=0), make_rows(), KNOWN, on_ready=stop)
 
 
 # -------------------------------------------------------------------------------------------------- the command line

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import diffclust as dc
-from diffclust.files import write_whole
+from diffclust.files import write_atomically
 from diffclust.report import ReportData, maps, payload, write, write_report
 from diffclust.report.cuts import cut, guards, renumber, slider_range
 from diffclust.report.images import sprite_sheet
@@ -269,9 +269,9 @@ def test_a_kill_leaves_no_half_file(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("the one before")
     code = (
-        "import os, pathlib, signal; from diffclust.files import write_whole; "
+        "import os, pathlib, signal; from diffclust.files import write_atomically; "
         "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL); "
-        f"write_whole(pathlib.Path({str(path)!r}), 'x' * 1_000_000)"
+        f"write_atomically(pathlib.Path({str(path)!r}), 'x' * 1_000_000)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
     assert path.read_text() == "the one before"
@@ -283,7 +283,7 @@ def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(tmp_path / "report.html", "text")
+        write_atomically(tmp_path / "report.html", "text")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -87,9 +87,9 @@ def test_arrays_of_every_form(write):
 
 
 @pytest.mark.parametrize("shape", [(6, 3, 9, 8), (6, 1, 28, 28), (6, 9, 8, 3), (6, 3, 4, 4), (6, 9, 8)])
-def test_images_have_their_channels_last(shape, write):
+def test_images_have_their_channels_first(shape, write):
     images = np.random.default_rng(0).random(shape, np.float32)
-    expected = np.moveaxis(images, 1, -1) if shape[1] <= 3 and shape[-1] > 4 else images
+    expected = np.moveaxis(images, -1, 1) if shape[-1] <= 4 < shape[1] else images
     np.testing.assert_array_equal(read_table(write("images.npy", images)).features, expected)
 
 

@@ -52,7 +52,7 @@ def make_data(n=120, n_labels=30, seed=0):
 def make_config(**changes):
     settings = {
         "n_clusters": 3, "embedding_dim": 4, "epsilon": 0.3, "n_draws": 5, "batch_size": 40, "labelled_fraction": 0.5,
-        "max_steps": 20, "validate_every": 5, "accelerator": "cpu", "seed": 7,
+        "n_steps": 20, "validate_every": 5, "device": "cpu", "seed": 7,
     }  # fmt: skip
     return TrainingConfig(**{**settings, **changes})
 
@@ -221,7 +221,7 @@ def test_scores_of_pairs_are_those_of_metrics():
 def test_validation_batches_without_a_label_are_left_out(train):
     x, y, known = make_data()
     few = np.where(np.arange(120) == 17, y, -1)
-    config = make_config(max_steps=5)
+    config = make_config(n_steps=5)
     module = train(config, x, known, validation=(x, few), progress=False)
     assert np.isfinite(list(module.validations[0].values())).all()
     with pytest.raises(ValueError, match="has no known label"):
@@ -288,7 +288,7 @@ def test_images_are_moved_by_an_eighth_of_the_shorter_side_and_by_a_pixel_at_lea
 def test_noise_that_grows():
     """By the same factor in every step, from the first to the last; the trained loss has the last one's."""
     x, _, known = make_data()
-    config = make_config(epsilon=0.8, noise_start=0.125, max_steps=4)
+    config = make_config(epsilon=0.8, noise_start=0.125, n_steps=4)
     assert [round(0.8 * config.noise_scale(step), 6) for step in range(4)] == [0.1, 0.2, 0.4, 0.8]
     assert make_config().noise_scale(3) == 1.0
     growing, constant = fit(config, x, known, progress=False), fit(make_config(epsilon=0.1), x, known, progress=False)
@@ -315,13 +315,13 @@ def test_a_residual_network_starts_at_the_input_or_at_its_principal_components(e
     values, axes = np.linalg.eigh(scaled.T @ scaled)
     expected = scaled @ axes[:, np.argsort(values)[::-1][:kept]]
     np.testing.assert_allclose(pdist(embed(module, x)), pdist(expected), rtol=1e-4)
-    trained = fit(make_config(max_steps=3, **settings), x, known, progress=False)
+    trained = fit(make_config(n_steps=3, **settings), x, known, progress=False)
     assert not np.allclose(pdist(embed(trained, x)), pdist(expected), rtol=1e-2)
 
 
 def test_a_residual_network_with_fewer_rows_than_dimensions():
     x = np.random.default_rng(0).normal(size=(6, 30)).astype(np.float32)
-    module = fit(make_config(n_clusters=2, embedding_dim=16, max_steps=2), x, [0, 1, -1, -1, -1, -1], progress=False)
+    module = fit(make_config(n_clusters=2, embedding_dim=16, n_steps=2), x, [0, 1, -1, -1, -1, -1], progress=False)
     assert embed(module, x).shape == (6, 16)
 
 
@@ -377,27 +377,88 @@ def test_scaling():
 def test_defaults_of_a_run():
     """Results and documentation were made with these: a change of one is a change of what people get."""
     assert TrainingConfig(n_clusters=3) == TrainingConfig(
-        n_clusters=3, objective="forest", backbone="residual", embedding_dim=16, scaling="auto", augment=None, views=1,
-        epsilon=0.5, noise_start=1.0, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
-        n_neighbors=None, batch_size=256, labelled_fraction=0.2, least_labels=5, max_steps=300, learning_rate=1e-3,
+        n_clusters=3, objective="forest", backbone="auto", embedding_dim=16, scaling="auto", augment=None, views=1,
+        epsilon="auto", noise_start=None, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
+        reachability=None, batch_size=256, labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
         weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
-        monitor="val_loss", patience=None, precision="32-true", accelerator="auto", devices=1, num_nodes=1,
+        monitor="val_loss", patience=None, precision="32-true", device="auto", devices=1, num_nodes=1,
         strategy="auto", timeout=45.0, seed=0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone", "epsilon", "noise_start"),
+    [
+        ((6,), "residual", 0.5, 1.0),
+        ((8, 8), "cnn", 2.0, 0.25),
+        ((3, 8, 12), "cnn", 2.0, 0.25),
+        ((7, 20), "residual", 2.0, 0.25),
+    ],
+)
+def test_automatic_settings_depend_on_the_rows(shape, backbone, epsilon, noise_start):
+    decided = TrainingConfig(n_clusters=3).resolve(shape)
+    assert (decided.backbone, decided.epsilon, decided.noise_start) == (backbone, epsilon, noise_start)
+    assert decided.resolve(shape) == decided
+    given = TrainingConfig(n_clusters=3, backbone="mlp", epsilon=0.1).resolve(shape)
+    assert (given.backbone, given.epsilon, given.noise_start) == ("mlp", 0.1, 1.0)
+
+
+def test_without_a_number_of_clusters_there_is_room_for_what_is_known():
+    x, _, known = make_data()
+    given = dc.Knowledge.join(known, must_link=[(0, 1)] if known[0] == known[1] else [])
+    n_classes = len(set(known[known >= 0]))
+    for y in (known, given):
+        module = fit(TrainingConfig(n_steps=1, device="cpu"), x, y, progress=False)
+        assert module.config.n_clusters == n_classes
+    one = np.where(known == known.max(), 0, -1)
+    assert fit(TrainingConfig(n_steps=1, device="cpu"), x, one, progress=False).config.n_clusters == 2
+    with pytest.raises(ValueError, match="n_clusters=None is decided by what is known"):
+        _ = TrainingConfig().resolve((6,)).k
+
+
+def test_old_names_of_settings_warn():
+    for old, new, value in (
+        ("max_steps", "n_steps", 7),
+        ("accelerator", "device", "cpu"),
+        ("n_neighbors", "reachability", 3),
+    ):
+        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+            config = TrainingConfig(n_clusters=3, **{old: value})
+        assert config == TrainingConfig(n_clusters=3, **{new: value})
+        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+            assert getattr(config, old) == value
+        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+            assert dataclasses.replace(TrainingConfig(n_clusters=3), **{old: value}) == config
+    with pytest.raises(AttributeError, match="no attribute 'speed'"):
+        _ = TrainingConfig().speed
+    with pytest.raises(TypeError, match="speed"):
+        TrainingConfig(speed=3)
+
+
+def test_a_checkpoint_with_old_names_is_read_without_a_warning(tmp_path, recwarn):
+    x, _, known = make_data()
+    module = fit(make_config(n_steps=3), x, known, folder=tmp_path, progress=False)
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    config = state["hyper_parameters"]["config"]
+    for old, new in (("max_steps", "n_steps"), ("accelerator", "device"), ("n_neighbors", "reachability")):
+        config[old] = config.pop(new)
+    torch.save(state, tmp_path / "old.ckpt")
+    assert_same_weights(load(tmp_path / "old.ckpt"), module)
+    assert not [each for each in recwarn if "is now" in str(each.message)]
 
 
 def test_fit_learns_and_is_repeatable():
     x, y, known = make_data()
     state = torch.get_rng_state()
-    module = fit(make_config(backbone="mlp", max_steps=40), x, known, progress=False)
+    module = fit(make_config(backbone="mlp", n_steps=40), x, known, progress=False)
     assert torch.equal(state, torch.get_rng_state())
     assert module.loss_curve.shape == (40,)
     assert module.loss_curve[-10:].mean() < 0.2 * module.loss_curve[0]
     tree = dc.Hierarchy.from_similarity(dc.negative_squared_distances(embed(module, x)))
     assert dc.metrics.clustering_scores(y, tree.labels(3, min_cluster_size=10))["ari"] > 0.9
     torch.manual_seed(99)
-    assert_same_weights(module, fit(make_config(backbone="mlp", max_steps=40), x, known, progress=False))
-    other = fit(make_config(backbone="mlp", max_steps=40, seed=8), x, known, progress=False)
+    assert_same_weights(module, fit(make_config(backbone="mlp", n_steps=40), x, known, progress=False))
+    other = fit(make_config(backbone="mlp", n_steps=40, seed=8), x, known, progress=False)
     assert not np.array_equal(other.loss_curve, module.loss_curve)
 
 
@@ -406,8 +467,8 @@ def test_fully_labelled_images_with_everything_on():
     y = np.arange(60) % 2
     images = (rng.random((60, 9, 8, 3)) * 100 + 100 * y[:, None, None, None]).astype(np.uint8)
     config = make_config(
-        n_clusters=2, backbone="cnn", augment="shift-flip", n_neighbors=3, similarity="cosine", schedule="cosine",
-        warmup_steps=3, max_steps=8, weight_decay=0.1,
+        n_clusters=2, backbone="cnn", augment="shift-flip", reachability=3, similarity="cosine", schedule="cosine",
+        warmup_steps=3, n_steps=8, weight_decay=0.1,
     )  # fmt: skip
     module = fit(config, images, y, validation=(images, y), progress=False)
     assert [each["step"] for each in module.validations] == [5]
@@ -418,7 +479,7 @@ def test_fully_labelled_images_with_everything_on():
 
 def test_mixed_precision():
     x, _, known = make_data()
-    module = fit(make_config(max_steps=3, precision="bf16-mixed"), x, known, progress=False)
+    module = fit(make_config(n_steps=3, precision="bf16-mixed"), x, known, progress=False)
     assert np.isfinite(module.loss_curve).all()
 
 
@@ -440,7 +501,7 @@ def test_dropout_differs_between_steps_and_seeds_and_repeats_with_them():
 
     def masks(seed):
         network = torch.nn.Sequential(torch.nn.Linear(5, 4), RecordingDropout())
-        fit(make_config(backbone=network, max_steps=4, seed=seed), x, known, progress=False)
+        fit(make_config(backbone=network, n_steps=4, seed=seed), x, known, progress=False)
         return network[1].masks[-4:]  # before them the network was tried on a few rows
 
     first = masks(7)
@@ -468,7 +529,7 @@ class WatchGather(Callback):
 def test_one_rank_gathers_nothing():
     x, _, known = make_data()
     watch = WatchGather()
-    fit(make_config(max_steps=2), x, known, progress=False, callbacks=[watch])
+    fit(make_config(n_steps=2), x, known, progress=False, callbacks=[watch])
     assert watch.seen == [False, False]
 
 
@@ -546,7 +607,7 @@ def test_failed_and_resumed_without_validation(tmp_path):
 def test_a_finished_run_can_go_on(tmp_path):
     x, _, known = make_data()
     options = {"validation_fraction": 0.3}
-    fit(make_config(max_steps=10, **options), x, known, folder=tmp_path, progress=False)
+    fit(make_config(n_steps=10, **options), x, known, folder=tmp_path, progress=False)
     longer = fit(make_config(**options), x, known, resume=tmp_path / "last.ckpt", progress=False)
     whole = fit(make_config(**options), x, known, progress=False)
     assert_same_weights(longer, whole)
@@ -567,7 +628,7 @@ def test_interrupt_leaves_a_checkpoint(tmp_path):
 def test_fit_in_a_thread():
     x, _, known = make_data()
     modules = []
-    thread = threading.Thread(target=lambda: modules.append(fit(make_config(max_steps=2), x, known, progress=False)))
+    thread = threading.Thread(target=lambda: modules.append(fit(make_config(n_steps=2), x, known, progress=False)))
     thread.start()
     thread.join()
     assert len(modules) == 1
@@ -575,7 +636,7 @@ def test_fit_in_a_thread():
 
 def test_early_stopping_returns_the_best_weights(tmp_path):
     x, _, known = make_data()
-    config = make_config(validation_fraction=0.3, patience=2, max_steps=100, learning_rate=0.05)
+    config = make_config(validation_fraction=0.3, patience=2, n_steps=100, learning_rate=0.05)
     module = fit(config, x, known, folder=tmp_path, progress=False)
     losses = [each["val_loss"] for each in module.validations]
     assert len(losses) == np.argmin(losses) + 3 or len(losses) == 20
@@ -587,9 +648,9 @@ def test_early_stopping_returns_the_best_weights(tmp_path):
 
 def test_checkpoint_holds_all_that_loading_needs(tmp_path):
     x, _, known = make_data()
-    module = fit(make_config(max_steps=3), x, known, folder=tmp_path, progress=False)
+    module = fit(make_config(n_steps=3), x, known, folder=tmp_path, progress=False)
     loaded = load(tmp_path / "last.ckpt")
-    assert loaded.config == dataclasses.replace(make_config(max_steps=3), validate_every=3)
+    assert loaded.config == dataclasses.replace(make_config(n_steps=3).resolve(x.shape[1:]), validate_every=3)
     assert loaded.input_shape == (5,)
     assert_same_weights(module, loaded)
     assert not loaded.training
@@ -599,7 +660,7 @@ def test_checkpoint_holds_all_that_loading_needs(tmp_path):
 
 def test_checkpoint_of_a_module_of_ones_own(tmp_path):
     x, _, known = make_data()
-    module = fit(make_config(max_steps=3, backbone=make_network), x, known, folder=tmp_path, progress=False)
+    module = fit(make_config(n_steps=3, backbone=make_network), x, known, folder=tmp_path, progress=False)
     with pytest.raises(ValueError, match=r"was an object of type function, .* name it again, backbone=\.\.\."):
         load(tmp_path / "last.ckpt")
     assert_same_weights(module, load(tmp_path / "last.ckpt", backbone=make_network))
@@ -616,13 +677,13 @@ def test_nothing_on_the_console(capfd):
     x, _, known = make_data()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit(make_config(max_steps=3, validation_fraction=0.2), x, known, progress=False)
+        fit(make_config(n_steps=3, validation_fraction=0.2), x, known, progress=False)
     assert capfd.readouterr() == ("", "")
 
 
 def test_progress_bar(capfd):
     x, _, known = make_data()
-    fit(make_config(max_steps=4), x, known)
+    fit(make_config(n_steps=4), x, known)
     assert "4/4" in capfd.readouterr().err
 
 
@@ -666,7 +727,7 @@ def test_bad_data():
         fit(make_config(), x, known[:-1], progress=False)
     with pytest.raises(ValueError, match=r"features \(n, d\) or images"):
         fit(make_config(), x[:, 0], known, progress=False)
-    module = fit(make_config(max_steps=1), x, known, progress=False)
+    module = fit(make_config(n_steps=1), x, known, progress=False)
     with pytest.raises(ValueError, match=r"rows of shape \(5,\), got \(4,\)"):
         embed(module, x[:, :4])
     for wrong in (np.nan, np.inf, 1e300):

@@ -395,7 +395,8 @@ def cluster(
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def reproduce(context: typer.Context) -> None:
     """Moved to ``python -m experiments run``; this command goes in the next version."""
-    _fail(f"The experiments are a program of the source repository: python -m experiments run {' '.join(context.args)}")
+    words = " ".join(["python -m experiments run", *context.args])
+    _fail(f"The experiments are now a program of their own. In the source repository, run `{words}`.")
 
 
 @app.command()

@@ -1,0 +1,189 @@
+"""From an embedding and what is known to clusters: the size guard, the number of clusters, names, confidence."""
+
+import numpy as np
+import pytest
+
+import diffclust as dc
+from diffclust import partition as module
+from diffclust.knowledge import Knowledge
+from diffclust.partition import CUTS, auto_min_cluster_size, partition
+
+N = 24
+
+
+def make_points(n=N, seed=2):
+    return np.random.default_rng(seed).normal(size=(n, 2))
+
+
+def outlier_of_a_class():
+    """Two clumps and an outlier, at which the first class is labelled."""
+    x = np.concatenate([np.linspace(0, 1, 20), np.linspace(3, 4, 20), [-4.0]])[:, None]
+    labels = np.full(41, -1)
+    labels[[40, 25]] = 0, 1
+    return x, Knowledge.join(labels)
+
+
+# --------------------------------------------------------------------------------------------------------- knowledge
+
+
+def test_labels_and_pairs_are_joined():
+    known = Knowledge.join([3, 3, -1, 7, -100, -1], must_link=iter([(1, 2)]), cannot_link=np.array([[3, 4]]))
+    assert known.labels.tolist() == [3, 3, -1, 7, -1, -1]
+    assert known.group.tolist() == [0, 0, 0, 1, 2, -1]
+    assert known.apart.tolist() == [[False, True, False], [True, False, True], [False, True, False]]
+    assert not known.all_apart
+    assert (known.min_clusters, known.max_clusters) == (2, 4)
+    assert known.constraints().agree([0, 0, 0, 1, 0, 1])
+    assert not known.constraints().agree([0, 0, 0, 1, 1, 1])
+    assert known.constraints([0, 5]).agree([1, 0])
+    assert known.constraints([5]) is None
+
+
+def test_what_is_forgotten_are_labels():
+    known = Knowledge.join([0, 0, 1, -1], must_link=[(0, 3)], cannot_link=[(1, 2)])
+    left = known.forget([0, 2])
+    assert left.labels.tolist() == [-1, 0, -1, -1]
+    assert left.group.tolist() == Knowledge.join([-1, 0, -1, -1], [(0, 3)], [(1, 2)]).group.tolist() == [0, 1, 2, 0]
+    assert left.apart.tolist() == [[False, False, False], [False, False, True], [False, True, False]]
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        dc.Constraints.from_labels([4, -1, 2, 4, 2, -1]),
+        dc.Constraints.from_pairs(6, [(0, 3)], [(0, 1), (1, 2), (4, 5)]),
+        None,
+    ],
+)
+def test_constraints_say_the_same_as_knowledge(constraints):
+    known = Knowledge.from_constraints(constraints, 6)
+    again = known.with_labels(np.full(6, -1))
+    rng = np.random.default_rng(0)
+    for clusters in rng.integers(0, 4, (200, 6)):
+        agrees = constraints is None or constraints.agree(clusters)
+        for each in (known, again, known.forget(np.empty(0, int))):
+            assert (each.constraints() is None or each.constraints().agree(clusters)) == agrees
+    if constraints is None:
+        assert (known.min_clusters, known.max_clusters, known.is_empty) == (1, 6, True)
+    else:
+        assert (known.min_clusters, known.max_clusters) == (constraints.min_clusters, constraints.max_clusters)
+
+
+def test_contradictions_are_explained():
+    with pytest.raises(ValueError, match=r"\(0, 1\) must stay apart, but the must-links"):
+        Knowledge.join([0, 1, -1], must_link=[(0, 2), (2, 1)])
+
+
+# -------------------------------------------------------------------------------------------------- guard, k and cuts
+
+
+def test_labelled_classes_keep_to_the_size_guard():
+    x, known = outlier_of_a_class()
+    for given, guard in ((1, 1), ("auto", 6), (5, 5)):
+        found = partition(x, known, 2, min_cluster_size=given)
+        assert (found.n_clusters, found.min_cluster_size) == (2, guard)
+        assert sorted(np.bincount(found.clusters)) == ([1, 40] if guard == 1 else [20, 21])
+
+
+@pytest.mark.parametrize(("n", "k", "size"), [(100, 10, 3), (1797, 10, 59), (5, 5, 1), (90, 30, 1)])
+def test_the_automatic_guard_is_a_third_of_an_average_cluster(n, k, size):
+    assert auto_min_cluster_size(n, k) == size
+
+
+def test_labels_choose_the_number_of_clusters_only_where_one_repeats(monkeypatch):
+    asked = []
+    choose = module.choose_n_clusters
+    monkeypatch.setattr(module, "choose_n_clusters", lambda *a, **k: asked.append(a[1]) or choose(*a, **k))
+    points = make_points() + 6 * np.eye(2)[np.arange(N) % 2]
+    for labels in ([0, 1], [0, 1, 0]):
+        known = Knowledge.join(np.append(labels, np.full(N - len(labels), -1)))
+        found = partition(points, known)
+        assert known.constraints().agree(found.clusters)
+    partition(points)
+    assert asked == ["gap", "labels", "gap"]
+
+
+def test_numbers_that_cannot_be_reached():
+    x, known = outlier_of_a_class()
+    with pytest.raises(ValueError, match=r"n_clusters=1 is outside what the known labels and pairs allow, 2 to 41"):
+        partition(x, known, 1)
+    with pytest.raises(ValueError, match=r"n_clusters=3 cannot be reached with min_cluster_size=20.*2 to 2 clusters"):
+        partition(x, known, 3, min_cluster_size=20)
+    with pytest.raises(ValueError, match="cut must be one of"):
+        partition(x, known, 2, cut="slice")
+
+
+def test_a_chosen_number_of_clusters_is_one_that_the_guard_allows():
+    x, known = outlier_of_a_class()
+    found = partition(x, known, min_cluster_size=21)
+    assert found.n_clusters == len(np.unique(found.clusters)) == 2
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("pairs", [((), ()), ([(0, 5)], [(0, 1), (1, 2), (3, 4)])])
+def test_every_cut_agrees_with_what_is_known(cut, pairs):
+    points = make_points(40)
+    labels = np.full(40, -1)
+    labels[[6, 7, 8, 9]] = 0, 0, 1, 2
+    known = Knowledge.join(labels, *pairs)
+    found = partition(points, known, 5, cut=cut)
+    assert known.constraints().agree(found.clusters)
+    assert found.n_clusters == len(np.unique(found.clusters)) >= 5
+    np.testing.assert_array_equal(CUTS[cut](points, known, 5), found.clusters)
+
+
+def test_other_cuts_are_rows_of_the_table(monkeypatch):
+    def by_sign(embedding, knowledge, n_clusters):
+        return (embedding[:, 0] > 0).astype(np.int32)
+
+    monkeypatch.setitem(CUTS, "sign", by_sign)
+    points = make_points()
+    found = partition(points, None, 3, cut="sign")
+    np.testing.assert_array_equal(found.clusters, points[:, 0] > 0)
+    assert found.n_clusters == 2
+    assert len(np.unique(found.hierarchy.labels(3))) == 3
+
+
+# ---------------------------------------------------------------------------------------------- names and confidence
+
+
+def test_names():
+    labels = [-1, 1, -1]
+    found = partition(np.array([[0.0], [5.0], [9.0]]), Knowledge.join(labels), 3)
+    assert found.classes.tolist() == [-1, 1, -1]
+    assert found.names(["a", "b"]) == ["new 1", "b", "new 2"]
+
+
+def test_confidence_is_that_under_what_is_known():
+    points = make_points()
+    known = Knowledge.join(np.full(N, -1), [(0, 5)], [(0, 1), (1, 2), (3, 4)])
+    assert not known.all_apart
+    found = partition(points, known, 4, min_cluster_size=1)
+
+    def expected(constraints):
+        shares = dc.soft_memberships(
+            dc.negative_squared_distances(points), found.clusters, constraints=constraints, n_draws=30, n_clusters=4
+        )
+        return shares[np.arange(N), found.clusters]
+
+    np.testing.assert_array_equal(found.confidence(), expected(known.constraints()))
+    assert np.abs(expected(None) - expected(known.constraints())).max() > 0.01
+
+
+def test_the_memberships_of_many_points_come_from_a_sample(monkeypatch):
+    """Three clumps of 40 under a guard of 30; of a sample of 60 points each has about 20, and two labels are kept."""
+    monkeypatch.setattr(module, "DENSE_POINTS", 60)
+    sampled = []
+    similarities = module.similarities
+    monkeypatch.setattr(module, "similarities", lambda x, *a: sampled.append(len(x)) or similarities(x, *a))
+    truth = np.arange(120) % 3
+    points = np.random.default_rng(0).normal(size=(120, 1)) * 0.01 + 10 * truth[:, None]
+    for known in (None, Knowledge.join(np.where(np.arange(120) < 60, truth, -1))):
+        found = partition(points, known, 3, min_cluster_size=30)
+        np.testing.assert_array_equal(found.memberships(n_draws=3), np.eye(3)[truth])
+    assert sampled == [60, 60]
+
+
+def test_new_points_join_the_nearest():
+    found = partition(np.array([[0.0], [0.1], [5.0]]), None, 2, min_cluster_size=1)
+    assert found.nearest(np.array([[4.0], [0.04]], np.float32)).tolist() == [2, 0]
