@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import cuts
+from diffclust.evidence import DEFAULT_CUT, NEIGHBOURS, Evidence, gather_evidence, neighbour_shares
 from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
 from diffclust.similarity import cosine_similarities, mutual_reachability
@@ -25,27 +26,11 @@ from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import choose_n_clusters, default_guard, soft_memberships
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
-CHOICE_POINTS = 20_000  # up to which cuts are compared
 ROBUST_NEIGHBOURS = 5  # of the robust forest
-LABELS_A_CLASS = 5  # that hiding classes needs
 
 # (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. Where the
 # pairs leave a cut no way to n_clusters, it may return more.
 Cut = Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class CutChoice:
-    """Which cut was chosen, and why.
-
-    Attributes:
-        cut: a row of ``CUTS``.
-        scores: of each cut, the mean adjusted Rand index with the labels when some classes were hidden; empty where
-            the labels did not allow that.
-    """
-
-    cut: str
-    scores: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +46,7 @@ class Partition:
         min_cluster_size: the size guard that was used.
         hierarchy: the tree under ``knowledge``: ``hierarchy.labels(k, min_cluster_size)`` for other k.
         free_hierarchy: the tree without knowledge.
-        choice: the cut that made the clusters, and why.
+        evidence: the cut that made the clusters, and why; how sure they are.
     """
 
     points: NDArray[Any]
@@ -73,7 +58,7 @@ class Partition:
     min_cluster_size: int
     hierarchy: Hierarchy
     free_hierarchy: Hierarchy
-    choice: CutChoice
+    evidence: Evidence
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -87,6 +72,28 @@ class Partition:
         """The name of each cluster: that of the class that it holds, or "new 1", "new 2", ..."""
         new = np.cumsum(self.classes < 0)
         return [class_names[c] if c >= 0 else f"new {new[i]}" for i, c in enumerate(self.classes)]
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """(n, n_clusters) the probability of each cluster for each point; rows sum to one.
+
+        That of a point's own cluster comes from the share of its nearest others that are in it, calibrated on hidden
+        labels where there were enough (:class:`diffclust.evidence.Evidence`). Labelled points are certain.
+        """
+        shares = neighbour_shares(self.points, self.clusters)
+        rows = np.arange(len(shares))
+        own = self.evidence.calibrate(shares[rows, self.clusters])
+        own[self.knowledge.labels >= 0] = 1.0
+        if self.n_clusters == 1:
+            return np.ones_like(shares)
+        others = shares + 1 / (len(shares[0]) * NEIGHBOURS)
+        others[rows, self.clusters] = 0
+        found = others * ((1 - own) / others.sum(1))[:, None]
+        found[rows, self.clusters] = own
+        return found
+
+    def novelty(self) -> NDArray[np.float64]:
+        """(n,) the probability that a point is of none of the labelled classes."""
+        return self.probabilities()[:, self.classes < 0].sum(1)
 
     def nearest(self, x: NDArray[Any]) -> NDArray[np.int64]:
         """For each new point the number of the clustered point most similar to it, of equal ones the first.
@@ -149,7 +156,7 @@ def partition(
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
-        cut: how clusters are made, one of ``CUTS``, or "auto", see :func:`choose_cut`. The size guard is that of
+        cut: how clusters are made, one of ``CUTS``, or "auto", see :func:`diffclust.evidence.gather_evidence`. The size guard is that of
             forests.
         retrain: for "auto", makes the embedding that other knowledge gives; None leaves "auto" with the forest.
         seed: of "auto".
@@ -175,24 +182,29 @@ def partition(
         raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:
         check_n_clusters(n_clusters, knowledge)
-    choice = CutChoice("forest" if cut == "auto" else cut, {})
+    evidence = Evidence(cut=DEFAULT_CUT if cut == "auto" else cut)
     wants_forest = reachability is not None or min_cluster_size != "auto"  # these are settings of forests
     if cut == "auto" and retrain is not None and n_clusters is not None and not wants_forest:
-        choice = choose_cut(retrain, knowledge, n_clusters, seed)
-    if choice.cut == "robust forest" and reachability is None:
+        evidence = gather_evidence(retrain, knowledge, n_clusters, CUTS, seed)
+    if evidence.cut == "robust forest" and reachability is None:
         reachability = min(ROBUST_NEIGHBOURS, len(points) - 1)
     free = spanning_tree(points, metric, reachability, n_neighbors)
     hierarchy, k, guard = _cut_tree(
         free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
     )
-    is_forest = choice.cut in ("forest", "robust forest")
-    clusters = hierarchy.labels(k, guard) if is_forest else CUTS[choice.cut](points, knowledge, n_clusters or k)
-    if n_clusters is not None and clusters.max() >= n_clusters and metric != "precomputed":
+    clusters = hierarchy.labels(k, guard)
+    other = None
+    if evidence.cut not in ("forest", "robust forest"):
+        other = CUTS[evidence.cut](points, knowledge, k if n_clusters is None else n_clusters)
+    elif n_clusters is not None and k > n_clusters and metric != "precomputed":
         # Pairs drove the greedy into a corner. A colouring of the groups looks further.
         with contextlib.suppress(ValueError):
-            clusters = cuts.kmeans(points, knowledge, n_clusters)
+            other = cuts.kmeans(points, knowledge, n_clusters)
+    if other is not None:
+        clusters, guard = other, min(guard, int(np.bincount(other).min()))
+        hierarchy = _tree_of_clusters(points, other, free, metric).joined(knowledge.group, knowledge.apart)
     k = int(clusters.max()) + 1
-    return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free, choice)
+    return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free, evidence)
 
 
 def forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
@@ -211,43 +223,6 @@ CUTS: dict[str, Cut] = {
     "k-means": cuts.kmeans,
     "spectral": cuts.spectral,
 }
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# Which cut
-
-
-def choose_cut(retrain: Callable[[Knowledge], NDArray[Any]], knowledge: Knowledge, n_clusters: int, seed: int = 0) -> CutChoice:
-    """The cut that best finds classes again whose labels are hidden.
-
-    Twice a third of the labelled classes is hidden and the embedding is trained without them. Each cut of it is
-    compared with all labels. Another cut than the forest is taken if it is better by more than 0.02.
-
-    Args:
-        retrain: embedding (n, d) of all points, trained on other knowledge.
-        knowledge: labels. Fewer than three classes or five labels a class, and pairs, are no evidence: then it is
-            the forest.
-        n_clusters: k.
-        seed: which classes are hidden.
-    """
-    from sklearn.metrics import adjusted_rand_score
-
-    labelled = knowledge.labels >= 0
-    classes = np.unique(knowledge.labels[labelled])
-    enough = len(classes) >= 3 and labelled.sum() >= LABELS_A_CLASS * len(classes)
-    if not enough or len(knowledge.must_link) or len(knowledge.cannot_link) or knowledge.n_points > CHOICE_POINTS:
-        return CutChoice("forest", {})
-    order = np.random.default_rng([seed, 3]).permutation(classes)
-    scores: dict[str, list[float]] = {name: [] for name in CUTS}
-    for hidden in np.array_split(order, 3)[:2]:
-        rest = knowledge.forget(np.isin(knowledge.labels, hidden))
-        embedding = retrain(rest)
-        for name, cut in CUTS.items():
-            found = cut(embedding, rest, n_clusters)
-            scores[name].append(adjusted_rand_score(knowledge.labels[labelled], found[labelled]))
-    means = {name: float(np.mean(values)) for name, values in scores.items()}
-    best = max(means, key=means.__getitem__)
-    return CutChoice(best if means[best] > means["forest"] + 0.02 else "forest", means)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -324,6 +299,34 @@ def _constrain(
     if knowledge.all_apart or free.n_points > DENSE_POINTS:
         return free.joined(knowledge.group, knowledge.apart, min_cluster_size)
     return Hierarchy.from_similarity(similarity(), knowledge.constraints())
+
+
+def _tree_of_clusters(points: NDArray[Any], clusters: NDArray[Any], free: Hierarchy, metric: str) -> Hierarchy:
+    """The tree in which given clusters come apart first: trees of the clusters, then the free tree's edges between them.
+
+    An edge between clusters is at most as similar as the weakest inside one, so that similarities decrease.
+    """
+    from diffclust.solvers.tree import constrain
+
+    edges, weights = [np.empty((0, 2), np.int32)], [np.empty(0)]
+    for number in range(int(clusters.max()) + 1):
+        rows = np.flatnonzero(clusters == number)
+        if len(rows) > 1:
+            tree = Hierarchy.from_points(points[rows], metric)
+            edges.append(rows[tree.edges].astype(np.int32))
+            weights.append(tree.weights)
+    inside, strength = np.concatenate(edges), np.concatenate(weights)
+    order = np.argsort(-strength, kind="stable")
+    ends = clusters[free.edges]
+    between = np.flatnonzero(ends[:, 0] != ends[:, 1])
+    n_clusters = int(clusters.max()) + 1
+    joins = constrain(ends[between].astype(np.int32), np.full(n_clusters, -1), np.zeros((0, 0), bool))
+    weakest = strength.min(initial=np.inf)
+    return Hierarchy(
+        len(points),
+        np.sort(np.concatenate([inside[order], free.edges[between[joins]]]), axis=1),
+        np.concatenate([strength[order], np.minimum(free.weights[between[joins]], weakest)]),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+"""What hiding known labels says: which cut to take, and how sure its clusters are.
+
+Some labels are hidden, the embedding is trained without them, and it is cut in every way. Hidden rows then show which
+cut finds their classes again, and how often a row is where it belongs. Where there is room for new clusters, whole
+classes are hidden as well: they stand for the classes that nobody labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.knowledge import Knowledge
+
+DEFAULT_CUT = "forest"
+MARGIN = 0.02  # by which another cut must be better
+LABELS_A_CLASS = 5  # in the mean: with fewer, hiding some says little
+MOST_POINTS = 20_000  # of which cuts are compared
+N_SPLITS = 2
+NEIGHBOURS = 15  # whose clusters say how sure a row's is
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was found out.
+
+    Attributes:
+        cut: the cut that was chosen.
+        scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were.
+        new_classes: that of the chosen cut; None where no class was hidden.
+        slope, intercept: of the calibration, log odds of being right = slope * log odds of the neighbours + intercept.
+        n_hidden: rows that the calibration comes from.
+    """
+
+    cut: str = DEFAULT_CUT
+    scores: Mapping[str, float] = field(default_factory=dict)
+    new_classes: float | None = None
+    slope: float = 1.0
+    intercept: float = 0.0
+    n_hidden: int = 0
+
+    def calibrate(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The probability that a row is in its cluster, by the share of its neighbours that are."""
+        return _sigmoid(self.slope * _log_odds(share) + self.intercept)
+
+
+def gather_evidence(
+    retrain: Callable[[Knowledge], NDArray[Any]],
+    knowledge: Knowledge,
+    n_clusters: int,
+    cuts: Mapping[str, Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]],
+    seed: int = 0,
+) -> Evidence:
+    """Hides labels twice, and compares what each cut makes of the rest.
+
+    Args:
+        retrain: the embedding (n, d) of all rows that other knowledge gives.
+        knowledge: labels. Of pairs, of fewer than three classes and of fewer than five labels a class nothing is
+            hidden: then it is the forest, uncalibrated.
+        n_clusters: k.
+        cuts: the cuts to choose from by their names, the forest among them.
+        seed: which labels are hidden.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    labels = knowledge.labels
+    labelled = np.flatnonzero(labels >= 0)
+    classes = np.unique(labels[labelled])
+    enough = len(classes) >= 3 and len(labelled) >= LABELS_A_CLASS * len(classes)
+    if not enough or len(knowledge.must_link) or len(knowledge.cannot_link) or len(labels) > MOST_POINTS:
+        return Evidence()
+    rng = np.random.default_rng([seed, 3])
+    room = n_clusters > len(classes)
+    thirds = np.array_split(rng.permutation(classes), 3)
+    scores: dict[str, list[float]] = {name: [] for name in cuts}
+    trials: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {name: [] for name in cuts}
+    for split in range(N_SPLITS):
+        hidden_classes = thirds[split] if room else classes[:0]
+        hidden = np.isin(labels, hidden_classes) | _a_third(labels, rng)
+        rest = knowledge.forget(hidden)
+        embedding = retrain(rest)
+        for name, cut in cuts.items():
+            found = cut(embedding, rest, n_clusters)
+            scores[name].append(adjusted_rand_score(labels[labelled], found[labelled]))
+            own = neighbour_shares(embedding, found)[np.arange(len(found)), found]
+            trials[name].append((own[hidden], _right(found, labels, rest.labels)[hidden]))
+    means = {name: float(np.mean(values)) for name, values in scores.items()}
+    best = max(means, key=means.__getitem__)
+    chosen = best if means[best] > means[DEFAULT_CUT] + MARGIN else DEFAULT_CUT
+    shares, right = (np.concatenate(parts) for parts in zip(*trials[chosen], strict=True))
+    slope, intercept = _fit_calibration(shares, right)
+    return Evidence(chosen, means, means[chosen] if room else None, slope, intercept, len(right))
+
+
+def _a_third(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A third of the labelled rows of each class, rounded down."""
+    chosen = np.zeros(len(labels), bool)
+    for label in np.unique(labels[labels >= 0]):
+        rows = np.flatnonzero(labels == label)
+        chosen[rng.choice(rows, len(rows) // 3, replace=False)] = True
+    return chosen
+
+
+def _right(found: NDArray[Any], labels: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each labelled row is in the cluster of its class.
+
+    The cluster of a class is the one that holds its known rows. Classes of which no row was known get the clusters
+    that are left, so that as many rows as possible are right.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    names = np.unique(labels[labels >= 0])
+    table = np.zeros((len(names), int(found.max()) + 1))
+    rows = labels >= 0
+    np.add.at(table, (np.searchsorted(names, labels[rows]), found[rows]), 1)
+    held = np.zeros_like(table)
+    rows = known >= 0
+    np.add.at(held, (np.searchsorted(names, known[rows]), found[rows]), len(labels))
+    matched = np.full(len(names), -1)
+    position, cluster = linear_sum_assignment(-(table + held))
+    matched[position] = cluster
+    return np.where(labels >= 0, matched[np.searchsorted(names, np.maximum(labels, names[0]))] == found, False)
+
+
+def neighbour_shares(embedding: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
+    """(n, clusters) the share of each row's nearest others that are in each cluster.
+
+    >>> neighbour_shares(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, 0, 1, 1]))[0].round(2).tolist()
+    [0.33, 0.67]
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    n, k = len(clusters), int(clusters.max()) + 1
+    n_neighbours = min(NEIGHBOURS, n - 1)
+    if n_neighbours < 1:
+        return np.ones((n, k))
+    nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(embedding).kneighbors(return_distance=False)
+    shares = np.zeros((n, k))
+    np.add.at(shares, (np.repeat(np.arange(n), n_neighbours), clusters[nearest].ravel()), 1 / n_neighbours)
+    return shares
+
+
+def _fit_calibration(shares: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[float, float]:
+    """Slope and intercept of the log odds by maximum likelihood, with a weak pull towards 1 and 0."""
+    from scipy.optimize import minimize
+
+    x = _log_odds(shares)
+
+    def cost(parameters: NDArray[np.float64]) -> float:
+        slope, intercept = parameters
+        z = slope * x + intercept
+        return float(np.logaddexp(0, np.where(right, -z, z)).sum() + 0.5 * ((slope - 1) ** 2 + intercept**2))
+
+    slope, intercept = minimize(cost, [1.0, 0.0], method="L-BFGS-B", bounds=[(0.0, None), (None, None)]).x
+    return float(slope), float(intercept)
+
+
+def _log_odds(share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of a share of the neighbours, of which one counts half for and half against."""
+    smooth = (share * NEIGHBOURS + 0.5) / (NEIGHBOURS + 1)
+    return np.log(smooth / (1 - smooth))
+
+
+def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-x))
