@@ -187,6 +187,15 @@ def fit(
             help="Smallest new cluster. [dim]\\[default: a third of an average one][/]",
         ),
     ] = None,
+    cut: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=KNOWN,
+            help="How clusters are cut out of the embedding: forest, 'robust forest', k-means, spectral, or auto: the "
+            "one that best finds hidden labels again.",
+        ),
+    ] = "auto",
     holdout: Annotated[
         float,
         typer.Option(
@@ -209,6 +218,15 @@ def fit(
             "[dim]\\[default: cnn for images, residual for tables][/]",
         ),
     ] = None,
+    scaling: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=TRAINING,
+            help="column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, "
+            "or auto: column or global, by what columns and labels say.",
+        ),
+    ] = "auto",
     epsilon: Annotated[
         float | None,
         typer.Option(
@@ -279,6 +297,7 @@ def fit(
     config = training.TrainingConfig(
         n_clusters=None if clusters in (None, "auto") else int(clusters),
         backbone=backbone or "auto",
+        scaling=scaling,
         epsilon="auto" if epsilon is None else epsilon,
         n_draws=draws,
         n_steps=steps,
@@ -296,6 +315,7 @@ def fit(
         truth=truth,
         holdout=holdout,
         min_cluster_size=min_cluster_size or "auto",
+        cut=cut,
         # torchrun and Slurm start the same command again.
         resume=resume or (training.is_restartable() and (out / SETTINGS).exists()),
         progress=not quiet,
@@ -323,11 +343,20 @@ def digits(seed: int) -> tuple[Table, NDArray[np.int64]]:
     return Table(pictures, known, names, "digits of scikit-learn"), truth.astype(np.int64)
 
 
+def _scored_on(metrics: dict[str, Any]) -> str:
+    """Which rows, and which classes, a score is about."""
+    title = f"Scored on {metrics['scored_rows']:,} rows whose labels nobody was told"
+    labelled = [name for name in metrics["cluster_names"] if name in metrics["scored_classes"]]
+    if len(labelled) == len(metrics["scored_classes"]) < metrics["n_clusters"]:
+        title += ", of labelled classes only"
+    return title
+
+
 def _print_result(result: Any, file: Any) -> None:
     metrics = result.metrics
     printer = Console(file=file, highlight=False)
     if metrics["scores"]:
-        shown = RichTable(title=f"Scored on {metrics['scored_rows']:,} rows whose labels nobody was told")
+        shown = RichTable(title=_scored_on(metrics))
         shown.add_column("method")
         names = {"error": "error", "ari": "ARI", "nmi": "NMI", "accuracy": "accuracy"}
         for name in names.values():
@@ -335,6 +364,12 @@ def _print_result(result: Any, file: Any) -> None:
         for row in metrics["scores"]:
             shown.add_row(row["method"], *(f"{row[key]:.3f}" for key in names), style="bold" if row["ours"] else None)
         printer.print(shown)
+    if metrics["hidden_classes_ari"] is not None:
+        printer.print(
+            f"New classes: with some labelled classes hidden, all labelled rows had ARI "
+            f"{metrics['hidden_classes_ari']:.3f}.",
+            soft_wrap=True,
+        )
     sizes = np.bincount(result.clusters)
     printer.print(
         f"{metrics['n_clusters']} cluster{'s' * (metrics['n_clusters'] > 1)} of {metrics['n_rows']:,} rows: "
@@ -379,17 +414,20 @@ def cluster(
     table = read_table(data, labels, at_least=1)
     loaded = load_run(checkpoint, backbone)
     check_columns(table, loaded.settings.get("columns"))
-    found, confidence = loaded.place(table.features)
+    placed = loaded.place(table.features)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "cluster", "name", "confidence"])
-    for row, (number, sure) in enumerate(zip(found, confidence, strict=True)):
-        writer.writerow([row, number, spreadsheet_text(loaded.names[number]), f"{sure:.4f}"])
+    writer.writerow(["row", "cluster", "name", "confidence", "novelty", "unlike"])
+    for row, (number, sure, new, unlike) in enumerate(zip(*placed, strict=True)):
+        name = spreadsheet_text(loaded.names[number])
+        writer.writerow([row, number, name, f"{sure:.4f}", f"{new:.4f}", int(unlike)])
     if out is None:
         sys.stdout.write(text.getvalue())
     else:
         write_atomically(out, text.getvalue())
-        _say(f"{len(found):,} rows placed: {out}")
+        _say(f"{len(placed.clusters):,} rows placed: {out}")
+    if placed.unlike.any():
+        _say(f"{int(placed.unlike.sum()):,} of these rows are unlike anything in the run (column unlike).")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

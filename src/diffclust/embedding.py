@@ -41,13 +41,16 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             (all points are labelled, say), there are fewer, with a warning.
         backbone: "linear", "mlp", "residual", "cnn" (images), "package.module:attribute", a torch module, or a function
             ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, and else "residual".
-        embedding_dim: width of the embedding, for the named backbones.
+        embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
         must_link_first: True is the paper's loss, which draws labelled points to each other directly and costs a third
             of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         n_steps, learning_rate, weight_decay: of AdamW.
+        cut: how the embedding is cut into clusters: "forest", "robust forest", "k-means" or "spectral". "auto" takes the
+            one that best finds labels again when some of them are hidden, at the cost of two shorter trainings; with
+            few labels, with pairs, and with settings of the forest (the next two) it is the forest.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
             where ``n_clusters`` cannot be reached with it.
@@ -66,6 +69,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         classes_: the labelled classes.
         labels_: (n,) cluster of each training point: its class where the cluster holds a labelled class, and numbers
             above the largest class for new clusters.
+        probabilities_: (n,) the probability that each point is in its cluster.
+        novelty_: (n,) the probability that a point is of none of the labelled classes.
+        cluster_numbers_: the clusters as in ``labels_``, in the order of the columns of ``predict_proba``.
         embedding_: (n, d) embedding of the training points.
         n_clusters_: the number of clusters.
         min_cluster_size_: the size guard that was used.
@@ -177,8 +183,11 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.n_clusters_ = found.n_clusters
         self.min_cluster_size_ = found.min_cluster_size
         self.hierarchy_ = found.hierarchy
-        self._numbers = self._number_clusters(found.classes)
-        self.labels_ = self._numbers[found.clusters]
+        self.cluster_numbers_ = self._number_clusters(found.classes)
+        self.labels_ = self.cluster_numbers_[found.clusters]
+        self._probabilities = found.probabilities()
+        self.probabilities_ = self._probabilities[np.arange(len(X)), found.clusters]
+        self.novelty_ = self._probabilities[:, found.classes < 0].sum(1)
         return self
 
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
@@ -262,6 +271,14 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         """The cluster of the training point whose embedding is nearest."""
         check_is_fitted(self)
         return self.labels_[self.partition_.nearest(self.transform(X))]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(n, clusters) the probability of each cluster, in the order of ``cluster_numbers_``.
+
+        It is that of the training point whose embedding is nearest.
+        """
+        check_is_fitted(self)
+        return self._probabilities[self.partition_.nearest(self.transform(X))]
 
     def score(self, X: Any, y: Any) -> float:
         """Adjusted Rand index of ``predict(X)`` and y, over the rows whose label is known."""

@@ -34,6 +34,8 @@ class Evidence:
         new_classes: that of the chosen cut; None where no class was hidden.
         slope, intercept: of the calibration, log odds of being right = slope * log odds of the neighbours + intercept.
         n_hidden: rows that the calibration comes from.
+        n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
+        candidates: numbers of clusters, and how well the forest found hidden classes with each.
     """
 
     cut: str = DEFAULT_CUT
@@ -42,6 +44,14 @@ class Evidence:
     slope: float = 1.0
     intercept: float = 0.0
     n_hidden: int = 0
+    n_clusters: int | None = None
+    candidates: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def interval(self) -> tuple[int, int] | None:
+        """The smallest and largest number of clusters that is nearly as good as the best one."""
+        good = _nearly_best(self.candidates)
+        return (good[0], good[-1]) if good else None
 
     def calibrate(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
         """The probability that a row is in its cluster, by the share of its neighbours that are."""
@@ -51,7 +61,7 @@ class Evidence:
 def gather_evidence(
     retrain: Callable[[Knowledge], NDArray[Any]],
     knowledge: Knowledge,
-    n_clusters: int,
+    n_clusters: int | None,
     cuts: Mapping[str, Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]],
     seed: int = 0,
 ) -> Evidence:
@@ -61,7 +71,8 @@ def gather_evidence(
         retrain: the embedding (n, d) of all rows that other knowledge gives.
         knowledge: labels. Of pairs, of fewer than three classes and of fewer than five labels a class nothing is
             hidden: then it is the forest, uncalibrated.
-        n_clusters: k.
+        n_clusters: k; None chooses it as well: the middle one of those with which the forest finds hidden
+            classes about best.
         cuts: the cuts to choose from by their names, the forest among them.
         seed: which labels are hidden.
     """
@@ -74,26 +85,56 @@ def gather_evidence(
     if not enough or len(knowledge.must_link) or len(knowledge.cannot_link) or len(labels) > MOST_POINTS:
         return Evidence()
     rng = np.random.default_rng([seed, 3])
-    room = n_clusters > len(classes)
+    room = n_clusters is None or n_clusters > len(classes)
     thirds = np.array_split(rng.permutation(classes), 3)
-    scores: dict[str, list[float]] = {name: [] for name in cuts}
-    trials: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {name: [] for name in cuts}
+    splits = []
     for split in range(N_SPLITS):
         hidden_classes = thirds[split] if room else classes[:0]
-        hidden = np.isin(labels, hidden_classes) | _a_third(labels, rng)
-        rest = knowledge.forget(hidden)
-        embedding = retrain(rest)
-        for name, cut in cuts.items():
-            found = cut(embedding, rest, n_clusters)
-            scores[name].append(adjusted_rand_score(labels[labelled], found[labelled]))
-            own = neighbour_shares(embedding, found)[np.arange(len(found)), found]
-            trials[name].append((own[hidden], _right(found, labels, rest.labels)[hidden]))
-    means = {name: float(np.mean(values)) for name, values in scores.items()}
-    best = max(means, key=means.__getitem__)
-    chosen = best if means[best] > means[DEFAULT_CUT] + MARGIN else DEFAULT_CUT
-    shares, right = (np.concatenate(parts) for parts in zip(*trials[chosen], strict=True))
-    slope, intercept = _fit_calibration(shares, right)
-    return Evidence(chosen, means, means[chosen] if room else None, slope, intercept, len(right))
+        rest = knowledge.forget(np.isin(labels, hidden_classes) | _a_third(labels, rng))
+        splits.append((retrain(rest), rest))
+
+    def score(cut: Callable[..., NDArray[Any]], k: int) -> float:
+        found = [cut(embedding, rest, k) for embedding, rest in splits]
+        return float(np.mean([adjusted_rand_score(labels[labelled], each[labelled]) for each in found]))
+
+    candidates: dict[int, float] = {}
+    chosen_k = None
+    if n_clusters is None:
+        candidates = {k: score(cuts[DEFAULT_CUT], k) for k in _numbers_to_try(len(classes), knowledge.max_clusters)}
+        good = _nearly_best(candidates)
+        chosen_k = n_clusters = good[len(good) // 2]
+    scores = {name: score(cut, n_clusters) for name, cut in cuts.items()}
+    best = max(scores, key=scores.__getitem__)
+    chosen = best if scores[best] > scores[DEFAULT_CUT] + MARGIN else DEFAULT_CUT
+    shares, right = [], []
+    for embedding, rest in splits:
+        found = cuts[chosen](embedding, rest, n_clusters)
+        hidden = (labels >= 0) & (rest.labels < 0)
+        shares.append(neighbour_shares(embedding, found)[np.arange(len(found)), found][hidden])
+        right.append(_right(found, labels, rest.labels)[hidden])
+    slope, intercept = _fit_calibration(np.concatenate(shares), np.concatenate(right))
+    return Evidence(
+        cut=chosen,
+        scores=scores,
+        new_classes=scores[chosen] if room else None,
+        slope=slope,
+        intercept=intercept,
+        n_hidden=sum(map(len, right)),
+        n_clusters=chosen_k,
+        candidates=candidates,
+    )
+
+
+def _nearly_best(candidates: Mapping[int, float]) -> list[int]:
+    """The numbers of clusters whose score is within the margin of the best, in order."""
+    best = max(candidates.values(), default=0.0)
+    return sorted(k for k, score in candidates.items() if score >= best - MARGIN)
+
+
+def _numbers_to_try(n_classes: int, highest: int) -> list[int]:
+    """From the labelled classes to three times as many, about twenty of them."""
+    step = max(1, n_classes // 10)
+    return [k for k in range(n_classes, 3 * n_classes + 1, step) if k <= highest]
 
 
 def _a_third(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -151,8 +151,9 @@ def partition(
     Args:
         embedding: points (n, d), or a matrix (n, n) with metric "precomputed".
         knowledge: labels and pairs that the clusters agree with; None knows nothing.
-        n_clusters: number of clusters. None chooses it: by agreement with the labels where a class has two or more,
-            else by the largest gap (:func:`diffclust.stability.choose_n_clusters`).
+        n_clusters: number of clusters. None chooses it: with cut "auto" by hiding labelled classes where there are
+            enough labels, else by agreement with the labels where a class has two or more, else by the largest gap
+            (:func:`diffclust.stability.choose_n_clusters`).
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
@@ -184,8 +185,9 @@ def partition(
         check_n_clusters(n_clusters, knowledge)
     evidence = Evidence(cut=DEFAULT_CUT if cut == "auto" else cut)
     wants_forest = reachability is not None or min_cluster_size != "auto"  # these are settings of forests
-    if cut == "auto" and retrain is not None and n_clusters is not None and not wants_forest:
+    if cut == "auto" and retrain is not None and not wants_forest:
         evidence = gather_evidence(retrain, knowledge, n_clusters, CUTS, seed)
+        n_clusters = evidence.n_clusters if n_clusters is None else n_clusters
     if evidence.cut == "robust forest" and reachability is None:
         reachability = min(ROBUST_NEIGHBOURS, len(points) - 1)
     free = spanning_tree(points, metric, reachability, n_neighbors)

@@ -20,7 +20,7 @@ class ReportData:
         embeddings: (n, e), learned.
         hierarchy: of the embeddings, constrained or not; the page cuts it at every k.
         clusters: (n,) the clustering with ``n_clusters`` and ``min_cluster_size``, numbered from 0.
-        confidence: (n,) from 0 to 1: how often, over perturbed forests, a row stays with its cluster.
+        confidence: (n,) from 0 to 1: the probability that a row is in its cluster.
         known: (n,) class codes that the training was given, -1 unknown.
         truth: (n,) all class codes where they are known afterwards, else None. A class that is in ``truth`` and never
             in ``known`` was withheld, and the page marks it.

@@ -40,6 +40,7 @@ def fit_run(
     truth: NDArray[np.int64] | None = None,
     holdout: float = 0.0,
     min_cluster_size: int | str = "auto",
+    cut: str = "auto",
     resume: bool = False,
     progress: bool = True,
     report: bool = True,
@@ -58,6 +59,7 @@ def fit_run(
         truth: classes of all rows, where they are known for scoring only.
         holdout: share of the labels of each class that is kept for scoring, where there is no ``truth``.
         min_cluster_size: the size guard, see :func:`diffclust.partition.partition`.
+        cut: how the embedding is cut into clusters, see :func:`diffclust.partition.partition`.
         resume: go on where the folder's run was interrupted; its settings must be the same.
         progress: show a progress bar.
         report: whether to draw it, most of the time of a small run.
@@ -135,10 +137,11 @@ def fit_run(
             raise ValueError(f"{error} The network is trained: go on with resume=True.") from error
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")
-        confidence = found.confidence(seed=config.seed)
+        for sentence in _remarks(module, found):
+            say(sentence)
         say("Scoring other methods on the same rows and labels ...")
         scores = score_methods(table, scored, found.clusters, found.n_clusters, baseline, config.seed)
-        result = _Result(table, module, embeddings, found, confidence, scored, truth, scores)
+        result = _Result(table, module, embeddings, found, found.probabilities(), scored, truth, scores)
         _write_results(folder, result, round(trained - started, 2))
         if report:
             say("Drawing the report ...")
@@ -222,10 +225,42 @@ class _Result:
     module: training.ForestModule
     embeddings: NDArray[np.float32]
     found: Partition
-    confidence: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
     scored: NDArray[np.int64]
     truth: NDArray[np.int64] | None
     scores: list[dict[str, Any]]
+
+    @property
+    def confidence(self) -> NDArray[np.float64]:
+        """(n,) the probability of the cluster that each row is in."""
+        return self.probabilities[np.arange(len(self.probabilities)), self.found.clusters]
+
+    @property
+    def novelty(self) -> NDArray[np.float64]:
+        """(n,) the probability that a row is of none of the labelled classes."""
+        return self.probabilities[:, self.found.classes < 0].sum(1)
+
+
+def _remarks(module: training.ForestModule, found: Partition) -> list[str]:
+    """What the user should know about the choices that were made."""
+    evidence = found.evidence
+    remarks = [f"Scaling of the columns: {module.scaling.chosen}."] if len(module.input_shape) == 1 else []
+    if evidence.scores:
+        scores = ", ".join(f"{name} {score:.2f}" for name, score in evidence.scores.items())
+        remarks.append(f"Cut: {evidence.cut}. Hidden labels were found again with ARI {scores}.")
+    if evidence.interval is not None:
+        low, high = evidence.interval
+        remarks.append(f"Hidden classes were found about equally well with {low} to {high} clusters.")
+    known = found.knowledge.labels
+    sizes = np.bincount(found.clusters)
+    for cluster, label in enumerate(found.classes):
+        share = (known == label).sum() / max(1, (known >= 0).sum())
+        if label >= 0 and (found.classes < 0).any() and sizes[cluster] > 3 * share * len(known):
+            remarks.append(
+                f"Cluster {cluster} has {sizes[cluster] / len(known):.0%} of the rows, but only {share:.0%} of the "
+                "labels are of its class: it may hold a class that nobody labelled."
+            )
+    return remarks
 
 
 def _write_results(folder: Path, result: _Result, training_seconds: float) -> None:
@@ -241,6 +276,15 @@ def _write_results(folder: Path, result: _Result, training_seconds: float) -> No
         "scored_rows": int((result.scored >= 0).sum()),
         "labelled_rows": int((found.knowledge.labels >= 0).sum()),
         "confidence": float(result.confidence.mean()),
+        "scaling": result.module.scaling.chosen,
+        "cut": found.evidence.cut,
+        "cut_scores": dict(found.evidence.scores),
+        "hidden_classes_ari": found.evidence.new_classes,
+        "n_clusters_scores": {str(k): score for k, score in found.evidence.candidates.items()},
+        "n_clusters_interval": found.evidence.interval,
+        "calibrated_on": found.evidence.n_hidden,
+        "scored_classes": sorted({result.table.class_names[c] for c in np.unique(result.scored) if c >= 0}),
+        "remarks": _remarks(result.module, found),
         "training_seconds": training_seconds,
     }
     tree = {name: getattr(hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
@@ -260,11 +304,13 @@ def _saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
 def _clusters_csv(result: _Result, names: list[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "cluster", "name", "confidence", "label"])
-    rows = zip(result.found.clusters, result.confidence, result.found.knowledge.labels, strict=True)
-    for row, (cluster, sure, label) in enumerate(rows):
+    writer.writerow(["row", "cluster", "name", "confidence", "novelty", "label"])
+    found = result.found
+    rows = zip(found.clusters, result.confidence, result.novelty, found.knowledge.labels, strict=True)
+    for row, (cluster, sure, new, label) in enumerate(rows):
         label_name = result.table.class_names[label] if label >= 0 else ""
-        writer.writerow([row, cluster, spreadsheet_text(names[cluster]), f"{sure:.4f}", spreadsheet_text(label_name)])
+        name, label_name = spreadsheet_text(names[cluster]), spreadsheet_text(label_name)
+        writer.writerow([row, cluster, name, f"{sure:.4f}", f"{new:.4f}", label_name])
     return text.getvalue()
 
 
@@ -301,6 +347,8 @@ def _write_report(folder: Path, result: _Result, title: str, seconds: float) -> 
             "batch": str(config.batch_size),
             "draws": str(config.n_draws),
             "epsilon": str(config.epsilon),
+            "scaling": module.scaling.chosen,
+            "cut": found.evidence.cut,
             "seed": str(config.seed),
             "time": f"{seconds:.0f} s",
             "diffclust": diffclust.__version__,

@@ -7,7 +7,7 @@ import dataclasses
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +18,16 @@ from diffclust.forest import Hierarchy
 from diffclust.runs.folder import SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
 
+MEASURED_ROWS = 5000  # whose distances say what is usual
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
     """A finished run, see :func:`load_run`.
 
     Attributes:
-        clusters: (n,) cluster of each row; ``names`` are the clusters' names, ``confidence`` how sure each row's is.
+        clusters: (n,) cluster of each row; ``names`` are the clusters' names, ``confidence`` the probability that each row's is
+            right, ``novelty`` the probability that a row is of none of the labelled classes.
         hierarchy: of the embeddings, under what was known: ``hierarchy.labels(k, min_cluster_size)`` for other k.
     """
 
@@ -34,6 +37,7 @@ class Run:
     clusters: NDArray[np.int64]
     names: list[str]
     confidence: NDArray[np.float64]
+    novelty: NDArray[np.float64]
     hierarchy: Hierarchy
     metrics: dict[str, Any]
     settings: dict[str, Any]
@@ -45,10 +49,33 @@ class Run:
     def _nearest(self, x: Any) -> NDArray[np.intp]:
         return nearest_points(self.embeddings, training.embed(self.module, x), "euclidean")
 
-    def place(self, x: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The clusters of new rows, and the confidence of the row that each joins."""
-        nearest = self._nearest(x)
-        return self.clusters[nearest], self.confidence[nearest]
+    def place(self, x: Any) -> Placed:
+        """The clusters of new rows, and what is known of the row that each joins."""
+        embedded = training.embed(self.module, x)
+        nearest = nearest_points(self.embeddings, embedded, "euclidean")
+        distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[nearest], axis=1)
+        return Placed(
+            self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance()
+        )
+
+    def _usual_distance(self) -> float:
+        """The distance that hardly any row of the run has from the row nearest to it."""
+        from sklearn.neighbors import NearestNeighbors
+
+        rows = self.embeddings.astype(np.float64)
+        some = rows[:: -(-len(rows) // MEASURED_ROWS)]
+        if len(rows) < 2:
+            return np.inf
+        return 2 * float(np.quantile(NearestNeighbors(n_neighbors=2).fit(rows).kneighbors(some)[0][:, 1], 0.99))
+
+
+class Placed(NamedTuple):
+    """Where :meth:`Run.place` puts new rows."""
+
+    clusters: NDArray[np.int64]
+    confidence: NDArray[np.float64]  # of the row of the run that is nearest
+    novelty: NDArray[np.float64]  # likewise
+    unlike: NDArray[np.bool_]  # whether a new row is much farther from its nearest row than rows of the run are
 
 
 def load_run(folder: str | Path, backbone: Any = None) -> Run:
@@ -75,28 +102,28 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     if not isinstance(n_rows, int) or not isinstance(names, list) or len(names) != metrics.get("n_clusters"):
         raise damaged(folder / "metrics.json", "it lacks the number of rows or the names of the clusters")
     module = training.load(folder / training.LAST, backbone)
-    clusters, confidence = _read_clusters(folder / "clusters.csv", n_rows, len(names))
+    clusters, confidence, novelty = _read_clusters(folder / "clusters.csv", n_rows, len(names))
     embeddings = _read_embeddings(folder / "embeddings.npy", n_rows, module)
     hierarchy = _read_hierarchy(folder / "hierarchy.npz", n_rows)
-    return Run(folder, module, embeddings, clusters, names, confidence, hierarchy, metrics, settings)
+    return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings)
 
 
 # What goes wrong in NumPy and csv with a file that is not what it should be.
 UNREADABLE = (ValueError, KeyError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
 
 
-def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[Any], ...]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         numbers, clusters = (np.array([int(row[name]) for row in rows], np.int64) for name in ("row", "cluster"))
-        confidence = np.array([float(row["confidence"]) for row in rows])
+        confidence, novelty = (np.array([float(row[name]) for row in rows]) for name in ("confidence", "novelty"))
     except (*UNREADABLE, OverflowError) as error:
         raise damaged(path, "it is not the table that was written") from error
     _check_rows(path, len(rows), n_rows)
     if not np.array_equal(numbers, np.arange(n_rows)) or not ((clusters >= 0) & (clusters < n_clusters)).all():
         raise damaged(path, f"it must have rows 0 to {n_rows - 1} and clusters 0 to {n_clusters - 1}")
-    return clusters, confidence
+    return clusters, confidence, novelty
 
 
 def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> NDArray[np.float32]:

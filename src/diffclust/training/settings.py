@@ -55,7 +55,7 @@ class TrainingConfig:
 
     Attributes:
         n_clusters: k. Above the number of labelled classes it makes room for clusters of classes never labelled. None
-            is the smallest number that the labels and pairs allow, and at least 2.
+            is half as many again as the labels and pairs need, and at least 2.
         objective: "forest", or "cross-entropy" of a linear layer on the embedding, the baseline.
         backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`. "auto" is "cnn" for images of at least
             8 x 8 and "residual" otherwise. ``embedding_dim`` "auto" is 16, and 64 for more than 20 clusters, which 16
@@ -197,8 +197,8 @@ class TrainingConfig:
         if self.noise_start is None:
             changes["noise_start"] = 0.25 if image and self.epsilon == "auto" else 1.0
         if self.n_clusters is None and knowledge is not None:
-            # One cluster would leave nothing to learn.
-            changes["n_clusters"] = min(max(knowledge.min_clusters, 2), knowledge.max_clusters)
+            # Half as many again: room for classes that nobody labelled. Training forgives too large a number.
+            changes["n_clusters"] = min(max(-(-3 * knowledge.min_clusters // 2), 2), knowledge.max_clusters)
         k = changes.get("n_clusters", self.n_clusters)
         if self.embedding_dim == "auto" and k is not None:
             changes["embedding_dim"] = 16 if k <= 20 else 64
