@@ -175,8 +175,8 @@ def _have_one_unit(rows: NDArray[np.float64], deviation: NDArray[np.float64]) ->
         return False
     from scipy.stats import spearmanr
 
-    correlation = np.corrcoef(rows[:, used], rowvar=False)
-    others = correlation[~np.eye(len(correlation), dtype=bool)]
+    correlation = np.asarray(np.corrcoef(rows[:, used], rowvar=False))
+    others = correlation[np.triu_indices(len(correlation), 1)]
     falling = spearmanr(np.arange(used.sum()), deviation[used]).statistic <= -0.95
     return bool(falling and np.sqrt((others**2).mean()) <= 0.15)
 

@@ -21,7 +21,8 @@ MARGIN = 0.02  # by which another cut must be better
 LABELS_A_CLASS = 5  # in the mean: with fewer, hiding some says little
 MOST_POINTS = 20_000  # of which cuts are compared
 N_SPLITS = 2
-NEIGHBOURS = 15  # whose clusters say how sure a row's is
+NEIGHBOURS = 15  # at most, whose clusters say how sure a row's is
+SUREST = 31 / 32  # what neighbours that all agree say
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def neighbour_shares(embedding: NDArray[Any], clusters: NDArray[Any]) -> NDArray
     from sklearn.neighbors import NearestNeighbors
 
     n, k = len(clusters), int(clusters.max()) + 1
-    n_neighbours = min(NEIGHBOURS, n - 1)
+    n_neighbours = min(NEIGHBOURS, max(3, n // (3 * k)), n - 1)  # not many more than a small cluster has
     if n_neighbours < 1:
         return np.ones((n, k))
     nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(embedding).kneighbors(return_distance=False)
@@ -201,9 +202,8 @@ def _fit_calibration(shares: NDArray[np.float64], right: NDArray[np.bool_]) -> t
 
 
 def _log_odds(share: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of a share of the neighbours, of which one counts half for and half against."""
-    smooth = (share * NEIGHBOURS + 0.5) / (NEIGHBOURS + 1)
-    return np.log(smooth / (1 - smooth))
+    share = np.clip(share, 1 - SUREST, SUREST)
+    return np.log(share / (1 - share))
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:

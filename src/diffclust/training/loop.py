@@ -24,6 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
+from diffclust.knowledge import Knowledge
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar, WholeCheckpoints
 from diffclust.training.data import ForestData, as_problem, as_rows, as_set

@@ -96,7 +96,7 @@ class ForestModule(pl.LightningModule):
                 f"augment={config.augment!r} is for images (H, W) or (C, H, W), got rows of shape {self.input_shape}."
             )
         self.scaling = InputScaling(self.input_shape, config.scaling)
-        self.backbone = make_backbone(backbone, self.input_shape, config.embedding_dim)
+        self.backbone = make_backbone(backbone, self.input_shape, int(config.embedding_dim))
         kind: type[modules._Loss] = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
         self.loss = kind(
             config.k, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
