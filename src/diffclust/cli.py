@@ -40,40 +40,6 @@ def run() -> None:
     app(prog_name="diffclust")
 
 
-def exit_with_message(command: Callable[..., None]) -> Callable[..., None]:
-    """What a user can mend is one sentence and exit code 2; what we must mend is a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(**arguments: Any) -> None:
-        try:
-            command(**arguments)
-        except KeyboardInterrupt:
-            out = arguments.get("out")
-            started = out is not None and (out / "settings.json").exists()
-            _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
-        except ConnectionError as error:
-            if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
-                raise
-            _fail(f"{in_flags(str(error))} Go on from the last checkpoint with --resume.")
-        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
-            if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
-                raise
-            _fail(_sentence(error))
-
-    return wrapped
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return f"There is not enough memory. {error}"
-    if isinstance(error, OSError):
-        where = "" if error.filename is None else f" {error.filename}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"The disk is full: cannot write{where}. Make room and use --resume."
-        return f"Cannot read or write{where}: {error.strerror or error}."
-    return in_flags(str(error))
-
-
 FLAGS = {
     "n_clusters": "clusters", "min_cluster_size": "min-cluster-size", "n_steps": "steps", "n_draws": "draws",
     "batch_size": "batch-size", "must_link": "must-link", "cannot_link": "cannot-link", "num_nodes": "num-nodes",
@@ -94,6 +60,45 @@ def in_flags(message: str) -> str:
     message = message.replace("resume=True", "--resume")
     message = WITH_VALUE.sub(lambda match: f"--{FLAGS[match[1]]} {match[2].strip(QUOTES)}", message)
     return ALONE.sub(lambda match: f"--{FLAGS[match[1]]}", message)
+
+
+def exit_with_message(command: Callable[..., None], translate: Callable[[str], str] = in_flags) -> Callable[..., None]:
+    """What a user can mend is one sentence and exit code 2; what we must mend is a traceback.
+
+    Args:
+        command: a function of keyword arguments.
+        translate: makes the sentence of the command line out of the message of the library.
+    """
+
+    @functools.wraps(command)
+    def wrapped(**arguments: Any) -> None:
+        try:
+            command(**arguments)
+        except KeyboardInterrupt:
+            out = arguments.get("out")
+            started = out is not None and (out / "settings.json").exists()
+            _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
+        except ConnectionError as error:
+            if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
+                raise
+            _fail(f"{error} Go on from the last checkpoint with --resume.")
+        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
+            if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
+                raise
+            _fail(translate(_sentence(error)))
+
+    return wrapped
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory. {error}"
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f" {error.filename}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"The disk is full: cannot write{where}. Make room and use --resume."
+        return f"Cannot read or write{where}: {error.strerror or error}."
+    return str(error)
 
 
 def _say(text: str) -> None:
