@@ -113,9 +113,7 @@ def choose_labels(
     seen = np.setdiff1d(classes, hidden)
     known = np.full(len(y), -1, np.int64)
     if n_labels is None:
-        rows = np.isin(y, seen)
-        known[rows] = y[rows]
-        return known, hidden
+        return np.where(np.isin(y, seen), y, known), hidden
     for position, label in enumerate(seen):
         share = n_labels // len(seen) + (position < n_labels % len(seen))
         rows = np.flatnonzero(y == label)

@@ -11,6 +11,7 @@ before any training. So there is a run with noise of width 8, where it is wrong,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, Self
 
@@ -90,7 +91,7 @@ class Denoising(Recipe):
         table, curves = [], []
         for width in self.noise_widths:
             runs = [
-                part(folder / "parts" / f"width_{width:g}_seed_{seed}.json", lambda w=width, s=seed: self.train(w, s))
+                part(folder / "parts" / f"width_{width:g}_seed_{seed}.json", functools.partial(self.train, width, seed))
                 for seed in self.seeds
             ]
             table.append(_summary(width, runs))

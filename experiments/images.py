@@ -125,7 +125,8 @@ class ImageRecipe(Recipe):
             waiting: list[tuple[Cell, dict[str, Any], Future[dict[str, Any]]]] = []
             for start in range(0, len(missing), self.side_by_side):
                 for cell, trained, embedded in self._train(folder, missing[start : start + self.side_by_side], parts):
-                    score = pool.submit(score_cell, *embedded, range(cell.withheld), len(self.cells()) <= 12)
+                    arguments = (*embedded, range(cell.withheld), len(self.cells()) <= 12)
+                    score = pool.submit(score_cell, *arguments)
                     waiting.append((cell, trained, score))
             if not is_first_rank():
                 return {}

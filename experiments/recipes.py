@@ -126,8 +126,8 @@ def change(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
             raise ValueError(f"{name} must be {error}, got {text!r}.") from None
         (own if places[name] is recipe else inner)[name] = value
     for field in dataclasses.fields(recipe):
-        part = getattr(recipe, field.name)
-        if dataclasses.is_dataclass(part):
+        part: Any = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
             changes = {name: value for name, value in inner.items() if places[name] is part}
             own[field.name] = dataclasses.replace(part, **changes)
     return dataclasses.replace(recipe, **own)

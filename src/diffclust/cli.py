@@ -41,11 +41,24 @@ def run() -> None:
 
 
 FLAGS = {
-    "n_clusters": "clusters", "min_cluster_size": "min-cluster-size", "n_steps": "steps", "n_draws": "draws",
-    "batch_size": "batch-size", "must_link": "must-link", "cannot_link": "cannot-link", "num_nodes": "num-nodes",
-    "labels": "labels", "folder": "out", "backbone": "backbone", "epsilon": "epsilon", "device": "device",
-    "devices": "devices", "seed": "seed", "holdout": "holdout", "timeout": "timeout",
-}  # fmt: skip
+    "n_clusters": "clusters",
+    "min_cluster_size": "min-cluster-size",
+    "n_steps": "steps",
+    "n_draws": "draws",
+    "batch_size": "batch-size",
+    "must_link": "must-link",
+    "cannot_link": "cannot-link",
+    "num_nodes": "num-nodes",
+    "labels": "labels",
+    "folder": "out",
+    "backbone": "backbone",
+    "epsilon": "epsilon",
+    "device": "device",
+    "devices": "devices",
+    "seed": "seed",
+    "holdout": "holdout",
+    "timeout": "timeout",
+}
 WITH_VALUE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:).])")
 # Words that are nothing else; "labels" and "folder" are English.
 ALONE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(name for name in FLAGS if '_' in name)})(?![\w'\"=/\\-]|\.\w)")

@@ -25,7 +25,14 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from diffclust.forest import spanning_forest
 from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
 from diffclust.training.data import ForestData, as_problem, as_rows, as_set
-from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet, random_numbers_of_its_own, resolve
+from diffclust.training.loop import (
+    LAST,
+    check_checkpoint,
+    choose_device,
+    interruptible,
+    quiet,
+    random_numbers_of_its_own,
+)
 from diffclust.training.module import ForestModule, check_finite, pair_scores, seed_step
 from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
@@ -98,7 +105,7 @@ def fit_many(
         saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
         trainer = pl.Trainer(
             max_epochs=1,
-            accelerator=resolve(configs[0].device),
+            accelerator=choose_device(configs[0].device),
             devices=1,
             limit_val_batches=0,
             callbacks=[rank_group, *saving, *([StepBar()] if progress else [])],

@@ -94,7 +94,7 @@ def fit(
         best = _checkpoints(config, place, bool(data.validation_rows))
         trainer = ranks.make_trainer(
             config,
-            resolve(config.device),
+            choose_device(config.device),
             max_steps=config.n_steps,
             max_epochs=-1,
             precision=config.precision,
@@ -294,7 +294,7 @@ def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str =
     return torch.cat(parts).numpy()
 
 
-def resolve(device: str) -> str:
+def choose_device(device: str) -> str:
     """The solvers run on the CPU and on CUDA, so "auto" is one of these."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
