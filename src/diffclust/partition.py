@@ -153,7 +153,10 @@ def partition(
     hierarchy, k, guard = _cut_tree(
         free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
     )
-    clusters = hierarchy.labels(k, guard) if cut == "forest" else CUTS[cut](points, knowledge, k)
+    if cut == "forest":
+        clusters = hierarchy.labels(k, guard)
+    else:  # another cut may reach a number that the tree does not
+        clusters = CUTS[cut](points, knowledge, k if n_clusters is None else n_clusters)
     k = int(clusters.max()) + 1
     return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free)
 
