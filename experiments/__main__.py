@@ -15,9 +15,12 @@ from experiments import denoising, images, toy  # noqa: F401, they enter their r
 from experiments.recipes import NUMBERS, RECIPES, Recipe, change, layout, owners, reproduce
 
 app = typer.Typer(
-    help="The paper's experiments.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="The paper's experiments.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-)  # fmt: skip
+)
 with_message = functools.partial(exit_with_message, translate=str)  # settings have the names of Python here
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -108,8 +111,9 @@ def _run(*, name: str, tiny: bool, assignments: list[str], out: Path, resume: bo
     console.print(
         f"Mean ± standard deviation over {len(recipe.seeds)} seeds, {content['seconds']:.1f} s: {out / NUMBERS}, "
         + ", ".join(written),
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 if __name__ == "__main__":

@@ -91,9 +91,11 @@ def split(images: Images, n_probe: int, validate: bool, seed: int = 0) -> Parts:
     held_out = np.isin(np.arange(len(y)), np.concatenate(chosen))
     half = (len(images.y_test) + 1) // 2 if validate else len(images.y_test)
     return Parts(
-        (x[~held_out], y[~held_out]), (x[held_out], y[held_out]), (images.x_test[:half], images.y_test[:half]),
+        (x[~held_out], y[~held_out]),
+        (x[held_out], y[held_out]),
+        (images.x_test[:half], images.y_test[:half]),
         (images.x_test[half:], images.y_test[half:]) if validate else None,
-    )  # fmt: skip
+    )
 
 
 def choose_labels(

@@ -84,8 +84,11 @@ class Denoising(Recipe):
                 losses.append(loss.item())
         return {
             "raw_error": dc.metrics.connectivity_error(test_target, clusters_of(test_points)),
-            "errors": errors, "losses": losses, "theta_before": first.tolist(), "theta": theta.detach().tolist(),
-        }  # fmt: skip
+            "errors": errors,
+            "losses": losses,
+            "theta_before": first.tolist(),
+            "theta": theta.detach().tolist(),
+        }
 
     def run(self, folder: Path) -> dict[str, Any]:
         table, curves = [], []

@@ -148,9 +148,15 @@ class ImageRecipe(Recipe):
         configs, labels = [self.config(cell) for cell in cells], [self.labels(cell, y) for cell in cells]
         if (configs[0].devices, configs[0].num_nodes) == (1, 1):
             modules = fit_many(
-                configs, x, labels, validation=parts.validation, folder=place, resume=_last(place), progress=False,
+                configs,
+                x,
+                labels,
+                validation=parts.validation,
+                folder=place,
+                resume=_last(place),
+                progress=False,
                 workers=max(0, min(6, (os.cpu_count() or 1) // 2 - 1)),
-            )  # fmt: skip
+            )
         else:  # one after the other, each on all ranks
             places = [place / cell.name for cell in cells]
             modules = [
@@ -163,9 +169,13 @@ class ImageRecipe(Recipe):
         for cell, module in zip(cells, modules, strict=True):
             save(module, _file(folder, cell, "ckpt"))
             trained = {
-                **cell._asdict(), "steps": len(module.loss_curve), "training_seconds": seconds, "beside": len(cells),
-                "validations": module.validations, "loss": _thinned(module),
-            }  # fmt: skip
+                **cell._asdict(),
+                "steps": len(module.loss_curve),
+                "training_seconds": seconds,
+                "beside": len(cells),
+                "validations": module.validations,
+                "loss": _thinned(module),
+            }
             embedded = embed(module, parts.probe[0]), parts.probe[1], embed(module, parts.test[0]), parts.test[1]
             yield cell, trained, embedded
 
@@ -174,9 +184,7 @@ class ImageRecipe(Recipe):
     def _report(self, folder: Path, found: dict[Cell, dict[str, Any]], parts: data.Parts) -> dict[str, Any]:
         rows = [{**cell._asdict(), **_flat(result)} for cell, result in found.items()]
         write_csv(folder / "scores.csv", rows)
-        steps = [
-            {"cell": cell.name, **each} for cell, result in found.items() for each in result["validations"]
-        ]  # fmt: skip
+        steps = [{"cell": cell.name, **each} for cell, result in found.items() for each in result["validations"]]
         if steps:
             write_csv(folder / "validations.csv", steps)
         if self.figures:
@@ -198,7 +206,7 @@ class ImageRecipe(Recipe):
                 f"{self.images}, {images} at once": whole,
             },
             "cells": {cell.name: result for cell, result in found.items()},
-        }  # fmt: skip
+        }
 
     def _draw(
         self, folder: Path, found: dict[Cell, dict[str, Any]], rows: list[dict[str, Any]], parts: data.Parts

@@ -227,9 +227,15 @@ def record(
     ``seconds`` of a resumed run are those of its last call.
     """
     content = {
-        "recipe": recipe.name, "settings": recipe.settings(), "numbers": numbers, "seconds": round(seconds, 2),
-        "resumed": resumed, "hardware": hardware(), "versions": versions(), "commit": commit(),
-    }  # fmt: skip
+        "recipe": recipe.name,
+        "settings": recipe.settings(),
+        "numbers": numbers,
+        "seconds": round(seconds, 2),
+        "resumed": resumed,
+        "hardware": hardware(),
+        "versions": versions(),
+        "commit": commit(),
+    }
     write_atomically(folder / NUMBERS, _json(content))
     tables = [f"{title}\n\n{markdown(rows)}" for title, rows in numbers["tables"].items()]
     write_atomically(folder / "numbers.md", "\n".join(tables))

@@ -28,9 +28,12 @@ from diffclust.tables import Table, check_columns, listed, read_pairs, read_tabl
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 WITHHELD_DIGITS = (7, 8, 9)
 QUOTES = "'\""
 
@@ -165,7 +168,9 @@ def fit(
     data: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DATA", show_default=False, parser=_path,
+            metavar="DATA",
+            show_default=False,
+            parser=_path,
             help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order "
             "of their names (10.npy comes before 2.npy). Without it: handwritten digits.",
         ),
@@ -173,27 +178,30 @@ def fit(
     labels: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN|FILE", rich_help_panel=KNOWN,
+            metavar="COLUMN|FILE",
+            rich_help_panel=KNOWN,
             help="A column of the table, or a file with a label for each row. Blank or -1 is unknown.",
         ),
     ] = None,
     must_link: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", rich_help_panel=KNOWN, parser=_path,
+            metavar="FILE",
+            rich_help_panel=KNOWN,
+            parser=_path,
             help="Pairs of rows that belong together: two row numbers, counted from 0, on each line.",
         ),
     ] = None,
     cannot_link: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=KNOWN, parser=_path, help="Pairs of rows that belong apart."
-        ),
+        typer.Option(metavar="FILE", rich_help_panel=KNOWN, parser=_path, help="Pairs of rows that belong apart."),
     ] = None,
     clusters: Annotated[
         str | None,
         typer.Option(
-            metavar="K|auto", rich_help_panel=KNOWN, callback=_check_clusters,
+            metavar="K|auto",
+            rich_help_panel=KNOWN,
+            callback=_check_clusters,
             help="How many clusters. With more than there are labelled classes, the others are new ones. "
             "[dim]\\[default: auto][/]",
         ),
@@ -201,14 +209,19 @@ def fit(
     min_cluster_size: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="ROWS", rich_help_panel=KNOWN,
+            min=1,
+            metavar="ROWS",
+            rich_help_panel=KNOWN,
             help="Smallest new cluster. [dim]\\[default: a third of an average one][/]",
         ),
     ] = None,
     holdout: Annotated[
         float,
         typer.Option(
-            min=0.0, max=0.9, metavar="SHARE", rich_help_panel=KNOWN,
+            min=0.0,
+            max=0.9,
+            metavar="SHARE",
+            rich_help_panel=KNOWN,
             help="Share of the labels that is kept back, to score the result by.",
         ),
     ] = 0.2,
@@ -222,7 +235,8 @@ def fit(
     backbone: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", rich_help_panel=TRAINING,
+            metavar="NAME",
+            rich_help_panel=TRAINING,
             help="The network: linear, mlp, residual, cnn, or your own as package.module:attribute. "
             "[dim]\\[default: cnn for images, residual for tables][/]",
         ),
@@ -230,7 +244,9 @@ def fit(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            min=1e-6, metavar="SIZE", rich_help_panel=TRAINING,
+            min=1e-6,
+            metavar="SIZE",
+            rich_help_panel=TRAINING,
             help="Size of the noise through which the clustering can be trained. "
             "[dim]\\[default: 0.5; images: growing from 0.5 to 2][/]",
         ),
@@ -247,7 +263,9 @@ def fit(
     devices: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", rich_help_panel=RANKS,
+            min=1,
+            metavar="N",
+            rich_help_panel=RANKS,
             help="GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts.",
         ),
     ] = 1,
@@ -263,13 +281,11 @@ def fit(
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, parser=_path, help="Where everything is written.")
     ] = Path("diffclust-run"),
-    resume: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="No progress bar, only the result.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train an embedding on a table and the labels of some rows, cluster all rows, write a report.
 
     With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
@@ -357,8 +373,9 @@ def _print_result(result: Any, file: Any) -> None:
     printer.print(
         f"{metrics['n_clusters']} cluster{'s' * (metrics['n_clusters'] > 1)} of {metrics['n_rows']:,} rows: "
         + listed([f"{name} ({size})" for name, size in zip(result.names, sizes, strict=True)], most=20),
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
+        soft_wrap=True,
+        markup=False,
+    )
     printer.print(f"Report: {result.folder / 'report.html'}", soft_wrap=True, markup=False)
 
 
@@ -387,7 +404,7 @@ def cluster(
             metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
         ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
     from diffclust.files import write_atomically
     from diffclust.runs import load_run

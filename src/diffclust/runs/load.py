@@ -122,10 +122,14 @@ def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
     _check_rows(path, tree.n_points, n_rows)
     edges = tree.edges
     if not (
-        edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind == "i" and len(edges) < n_rows
-        and ((edges >= 0) & (edges < n_rows)).all() and tree.weights.shape == (len(edges),)
+        edges.ndim == 2
+        and edges.shape[1] == 2
+        and edges.dtype.kind == "i"
+        and len(edges) < n_rows
+        and ((edges >= 0) & (edges < n_rows)).all()
+        and tree.weights.shape == (len(edges),)
         and 0 <= tree.n_fixed <= len(edges)
-    ):  # fmt: skip
+    ):
         raise damaged(path, f"its edges are not those of a tree of {n_rows} rows")
     return tree
 

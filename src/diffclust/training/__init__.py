@@ -56,4 +56,4 @@ __all__ = [
     "move_images",
     "save",
     "torchrun_settings",
-]  # fmt: skip
+]

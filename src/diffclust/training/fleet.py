@@ -43,10 +43,17 @@ WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make
 
 
 def fit_many(
-    configs: Sequence[TrainingConfig], x: Any, ys: Sequence[Any], *, validation: tuple[Any, Any] | None = None,
-    folder: str | Path | None = None, resume: str | Path | None = None, save_every: float = 60.0,
-    progress: bool = True, workers: int = 0,
-) -> list[ForestModule]:  # fmt: skip
+    configs: Sequence[TrainingConfig],
+    x: Any,
+    ys: Sequence[Any],
+    *,
+    validation: tuple[Any, Any] | None = None,
+    folder: str | Path | None = None,
+    resume: str | Path | None = None,
+    save_every: float = 60.0,
+    progress: bool = True,
+    workers: int = 0,
+) -> list[ForestModule]:
     """Trains one network for each config and its labels, all of them on the rows ``x``, side by side on one device.
 
     Args:
@@ -117,9 +124,11 @@ def fit_many(
         )
         with interruptible(rank_group):
             trainer.fit(
-                fleet, DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
-                ckpt_path=None if resume is None else str(resume), weights_only=True,
-            )  # fmt: skip
+                fleet,
+                DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
+                ckpt_path=None if resume is None else str(resume),
+                weights_only=True,
+            )
         if rank_group.stopped:
             raise KeyboardInterrupt
     return fleet.finish()
@@ -237,9 +246,8 @@ class Fleet(pl.LightningModule):
     def _active(self) -> list[int]:
         """The networks that have steps to do and that patience has not stopped."""
         return [
-            i for i, best in enumerate(self.best)
-            if not best["stopped"] and self.done < self.data[i].config.n_steps
-        ]  # fmt: skip
+            i for i, best in enumerate(self.best) if not best["stopped"] and self.done < self.data[i].config.n_steps
+        ]
 
     def cuts(self) -> list[int]:
         """Steps between which blocks lie, from the one that is reached: validations, and where a network is done."""
