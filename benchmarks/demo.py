@@ -27,13 +27,17 @@ def main() -> None:
     names = ("error", "ari", "nmi", "accuracy")
     for seed in arguments.seeds:
         table, truth = cli.digits(seed)
-        noise = training.noise_for(table.features.shape[1:])
-        config = training.TrainingConfig(n_clusters=10, backbone=arguments.backbone, seed=seed, **noise)
+        config = training.TrainingConfig(n_clusters=10, backbone=arguments.backbone, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             run = runs.fit_run(
-                table, config, Path(folder) / "run", n_clusters=10, truth=truth, progress=False, report=False,
+                table,
+                config,
+                Path(folder) / "run",
+                truth=truth,
+                progress=False,
+                report=False,
                 say=lambda text: None,
-            )  # fmt: skip
+            )
         for row in run.metrics["scores"]:
             found.setdefault(row["method"], []).append([row[name] for name in names])
     print(f"digits, 100 labels, withheld {arguments.withheld}, seeds {arguments.seeds}, mean ± standard deviation")

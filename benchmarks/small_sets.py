@@ -65,25 +65,24 @@ def choose_known(y: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 
 class GuardHalved(UserWarning):
-    """k was out of reach with min_cluster_size="auto"."""
+    """k was out of reach with the guard of the results, a fifth of an average cluster."""
 
 
 def forest(X: np.ndarray, known: np.ndarray, k: int, seed: int, labels: bool, **options: int) -> np.ndarray:
-    """min_cluster_size="auto"; where k cannot be reached with that guard, it is halved until it can."""
+    """A guard of a fifth of an average cluster; where k cannot be reached with it, it is halved until it can."""
     constraints = dc.Constraints.from_labels(known) if labels else None
-    tree = dc.cluster.SpanningForestClustering(k, **options).fit(X, constraints=constraints).hierarchy_
-    automatic = max(1, len(X) // (5 * k))
-    guard = tree.reachable_guard(k, automatic)
-    if guard < automatic:
-        warnings.warn(f"{automatic} to {guard}", GuardHalved, stacklevel=1)
-    size = "auto" if guard == automatic else guard
-    model = dc.cluster.SpanningForestClustering(k, min_cluster_size=size, **options)
+    plain = dc.cluster.SpanningForestClustering(k, min_cluster_size=1, **options).fit(X, constraints=constraints)
+    fifth = max(1, len(X) // (5 * k))
+    guard = plain.hierarchy_.reachable_guard(k, fifth)
+    if guard < fifth:
+        warnings.warn(f"{fifth} to {guard}", GuardHalved, stacklevel=1)
+    model = dc.cluster.SpanningForestClustering(k, min_cluster_size=guard, **options)
     return model.fit(X, constraints=constraints).labels_
 
 
 def forest_auto(X: np.ndarray, known: np.ndarray, k: int, seed: int, labels: bool) -> np.ndarray:
     """The number of clusters found, too."""
-    model = dc.cluster.SpanningForestClustering("auto", min_cluster_size="auto")
+    model = dc.cluster.SpanningForestClustering("auto")
     return model.fit(X, constraints=dc.Constraints.from_labels(known) if labels else None).labels_
 
 

@@ -71,10 +71,10 @@ def main() -> None:
             known, hidden = choose_labels(data.y_train, arguments.labels, withheld, seed)
             config = training.TrainingConfig(
                 n_clusters=10, backbone="cnn", embedding_dim=arguments.dim, batch_size=arguments.batch_size,
-                max_steps=arguments.steps, epsilon=arguments.epsilon, n_draws=arguments.draws,
+                n_steps=arguments.steps, epsilon=arguments.epsilon, n_draws=arguments.draws,
                 learning_rate=arguments.rate, weight_decay=arguments.decay, schedule="cosine", warmup_steps=100,
                 labelled_fraction=arguments.labelled_fraction, must_link_first=arguments.must_link_first,
-                n_neighbors=arguments.reachability, augment=arguments.augment, seed=seed,
+                reachability=arguments.reachability, augment=arguments.augment, seed=seed,
             )  # fmt: skip
             start = time.perf_counter()
             module = training.fit(config, data.x_train, known, progress=False)

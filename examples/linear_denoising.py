@@ -1,7 +1,7 @@
 """Which columns matter? A linear map learns it through the clustering, from cluster labels alone.
 
 Four blobs in the plane, and two columns of noise so wide that single linkage mixes the blobs. The paper's own version
-of this is the recipe `diffclust reproduce denoising`.
+of this is the recipe `python -m experiments run denoising`.
 
 python examples/linear_denoising.py
 """

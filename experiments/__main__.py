@@ -1,8 +1,8 @@
-"""``python -m experiments list`` and ``python -m experiments run NAME``; ``diffclust reproduce NAME`` is the latter."""
+"""``python -m experiments list`` and ``python -m experiments run NAME``."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +10,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from diffclust.cli import in_a_sentence
+from diffclust.cli import exit_with_message
 from experiments import denoising, images, toy  # noqa: F401, they enter their recipes
-from experiments.recipes import NUMBERS, RECIPES, Recipe, change, layout, reproduce
+from experiments.recipes import NUMBERS, RECIPES, Recipe, change, layout, owners, reproduce
 
 app = typer.Typer(
-    help="The paper's experiments.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="The paper's experiments.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-)  # fmt: skip
+)
+with_message = functools.partial(exit_with_message, translate=str)  # settings have the names of Python here
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -29,14 +33,14 @@ def list_recipes(
     _list(name=name)
 
 
-@in_a_sentence
+@with_message
 def _list(*, name: str | None) -> None:
     table = Table()
     if name is None:
         rows = [(each, (cls.__doc__ or "").splitlines()[0]) for each, cls in RECIPES.items()]
         heads = ("recipe", "what it does")
     else:
-        rows = [(field.name, _written(field.default)) for field in dataclasses.fields(_find(name))]
+        rows = [(each, _written(getattr(owner, each))) for each, owner in owners(_find(name)()).items()]
         heads = ("setting", "value, as --set reads it")
     for head in heads:
         table.add_column(head, overflow="fold")
@@ -87,7 +91,7 @@ def run(
     _run(name=name, tiny=tiny, assignments=assignments, out=out or Path("runs", name), resume=resume)
 
 
-@in_a_sentence
+@with_message
 def _run(*, name: str, tiny: bool, assignments: list[str], out: Path, resume: bool) -> None:
     cls = _find(name)
     recipe = change(cls.tiny() if tiny else cls(), assignments)
@@ -107,8 +111,9 @@ def _run(*, name: str, tiny: bool, assignments: list[str], out: Path, resume: bo
     console.print(
         f"Mean ± standard deviation over {len(recipe.seeds)} seeds, {content['seconds']:.1f} s: {out / NUMBERS}, "
         + ", ".join(written),
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 if __name__ == "__main__":

@@ -91,9 +91,11 @@ def split(images: Images, n_probe: int, validate: bool, seed: int = 0) -> Parts:
     held_out = np.isin(np.arange(len(y)), np.concatenate(chosen))
     half = (len(images.y_test) + 1) // 2 if validate else len(images.y_test)
     return Parts(
-        (x[~held_out], y[~held_out]), (x[held_out], y[held_out]), (images.x_test[:half], images.y_test[:half]),
+        (x[~held_out], y[~held_out]),
+        (x[held_out], y[held_out]),
+        (images.x_test[:half], images.y_test[:half]),
         (images.x_test[half:], images.y_test[half:]) if validate else None,
-    )  # fmt: skip
+    )
 
 
 def choose_labels(
@@ -113,9 +115,7 @@ def choose_labels(
     seen = np.setdiff1d(classes, hidden)
     known = np.full(len(y), -1, np.int64)
     if n_labels is None:
-        rows = np.isin(y, seen)
-        known[rows] = y[rows]
-        return known, hidden
+        return np.where(np.isin(y, seen), y, known), hidden
     for position, label in enumerate(seen):
         share = n_labels // len(seen) + (position < n_labels % len(seen))
         rows = np.flatnonzero(y == label)

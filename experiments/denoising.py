@@ -11,6 +11,7 @@ before any training. So there is a run with noise of width 8, where it is wrong,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,14 +84,17 @@ class Denoising(Recipe):
                 losses.append(loss.item())
         return {
             "raw_error": dc.metrics.connectivity_error(test_target, clusters_of(test_points)),
-            "errors": errors, "losses": losses, "theta_before": first.tolist(), "theta": theta.detach().tolist(),
-        }  # fmt: skip
+            "errors": errors,
+            "losses": losses,
+            "theta_before": first.tolist(),
+            "theta": theta.detach().tolist(),
+        }
 
     def run(self, folder: Path) -> dict[str, Any]:
         table, curves = [], []
         for width in self.noise_widths:
             runs = [
-                part(folder / "parts" / f"width_{width:g}_seed_{seed}.json", lambda w=width, s=seed: self.train(w, s))
+                part(folder / "parts" / f"width_{width:g}_seed_{seed}.json", functools.partial(self.train, width, seed))
                 for seed in self.seeds
             ]
             table.append(_summary(width, runs))

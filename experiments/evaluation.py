@@ -51,10 +51,11 @@ def clusterings(
         return tree.labels(min(k, highest), min_cluster_size)
 
     ways: dict[str, Callable[[], NDArray[Any]]] = {
-        "forest": lambda: forest(None), "robust forest": lambda: forest(5),
+        "forest": lambda: forest(None),
+        "robust forest": lambda: forest(5),
         "k-means": lambda: KMeans(k, n_init=10, random_state=0).fit_predict(embeddings),
         "Ward": lambda: AgglomerativeClustering(k).fit_predict(embeddings),
-    }  # fmt: skip
+    }
     return {name: ways[name]() for name in METHODS if methods is None or name in methods}
 
 
@@ -74,9 +75,13 @@ def part_scores(
 
 
 def whole_set_scores(
-    embeddings: NDArray[Any], labels: NDArray[Any], k: int = 10, min_cluster_size: int | None = None,
-    hidden: Sequence[int] = (), methods: Sequence[str] | None = None,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+    embeddings: NDArray[Any],
+    labels: NDArray[Any],
+    k: int = 10,
+    min_cluster_size: int | None = None,
+    hidden: Sequence[int] = (),
+    methods: Sequence[str] | None = None,
+) -> dict[str, dict[str, Any]]:
     """All points clustered at once; for each method ``n_clusters`` and the scores of :func:`part_scores`.
 
     Args:

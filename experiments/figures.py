@@ -130,7 +130,7 @@ def grid_figure(table: Sequence[Mapping[str, Any]], path: Path, with_ari: bool =
     present = {row["method"] for row in table}
     for method, (label, style) in METHODS.items():
         if method in present:
-            keys.append(Line2D([], [], color=INK, linestyle=style, label=label))
+            keys.append(Line2D([], [], color=INK, linestyle=style, label=label))  # type: ignore[arg-type]
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=9)
     if title:
         figure.suptitle(title, fontsize=12, color=INK)
@@ -192,7 +192,7 @@ def tsne_figure(
     axis = figure.subplots()
     for label in sorted(classes, key=lambda label: label in coloured):  # the muted ones first, below
         here = place[labels == label]
-        axis.scatter(*here.T, s=5, linewidths=0, color=coloured.get(label, MUTED))
+        axis.scatter(here[:, 0], here[:, 1], s=5, linewidths=0, color=coloured.get(label, MUTED))
     for label in classes:
         strong = label in coloured
         axis.annotate(

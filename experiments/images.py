@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit, fit_many, load, of_torchrun, save
+from diffclust.training import LAST, ForestModule, TrainingConfig, embed, fit, fit_many, load, save, torchrun_settings
 from experiments import data, evaluation
 from experiments.figures import curves_figure, grid_figure, tsne_figure
 from experiments.recipes import Recipe, is_first_rank, over_seeds, part, recipe, write_csv
@@ -41,6 +41,24 @@ class Cell(NamedTuple):
         return f"{self.method}-labels{self.n_labels or 'all'}-withheld{self.withheld}-seed{self.seed}"
 
 
+PAPER = TrainingConfig(
+    n_clusters=N_CLASSES,
+    backbone="experiments.networks:lenet",
+    batch_size=64,
+    labelled_fraction=0.5,
+    least_labels=1,
+    epsilon=0.1,
+    n_draws=100,
+    must_link_first=True,
+    n_steps=30_000,
+    learning_rate=3e-4,
+    weight_decay=1e-4,
+    validate_every=500,
+    monitor="val_error",
+    patience=20,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageRecipe(Recipe):
     """Networks trained through the clustering, and with cross-entropy, on all, some and no labels of a class."""
@@ -51,27 +69,8 @@ class ImageRecipe(Recipe):
     n_labels: tuple[int, ...] = (0,)
     withheld: tuple[int, ...] = (0,)
     methods: tuple[str, ...] = ("forest",)
-    network: str = "experiments.networks:lenet"
-    n_steps: int = 30_000
-    batch_size: int = 64
-    labelled_fraction: float = 0.5
-    epsilon: float = 0.1
-    noise_start: float = 1.0
-    n_draws: int = 100
-    must_link_first: bool = True
-    augment: str | None = None
-    views: int = 1
-    learning_rate: float = 3e-4
-    weight_decay: float = 1e-4
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    validate_every: int = 500
-    patience: int | None = 20
+    training: TrainingConfig = PAPER
     n_probe: int = 1000
-    precision: str = "32-true"
-    accelerator: str = "auto"
-    devices: int = 1
-    num_nodes: int = 1
     side_by_side: int = 36
     processes: int = 0
     figures: bool = True
@@ -79,10 +78,25 @@ class ImageRecipe(Recipe):
     @classmethod
     def tiny(cls) -> Self:
         return cls(
-            seeds=(0, 1), images="digits", n_labels=tuple(100 if each else 0 for each in cls.n_labels[:1]),
-            withheld=cls.withheld[:2], network="cnn", n_steps=10, n_draws=10, validate_every=5, n_probe=100,
-            batch_size=64, precision="32-true", accelerator="cpu", warmup_steps=0, side_by_side=3, processes=1,
-        )  # fmt: skip
+            seeds=(0, 1),
+            images="digits",
+            n_labels=tuple(100 if each else 0 for each in cls.n_labels[:1]),
+            withheld=cls.withheld[:2],
+            training=dataclasses.replace(
+                cls.training,
+                backbone="cnn",
+                n_steps=10,
+                n_draws=10,
+                validate_every=5,
+                batch_size=64,
+                precision="32-true",
+                device="cpu",
+                warmup_steps=0,
+            ),
+            n_probe=100,
+            side_by_side=3,
+            processes=1,
+        )
 
     # ------------------------------------------------------------------------------------------------------- cells
 
@@ -93,17 +107,10 @@ class ImageRecipe(Recipe):
 
     def config(self, cell: Cell) -> TrainingConfig:
         """Cross-entropy sees labelled rows only."""
-        forest = cell.method == "forest"
-        return TrainingConfig(
-            n_clusters=N_CLASSES, objective=cell.method, backbone=self.network, batch_size=self.batch_size,
-            labelled_fraction=self.labelled_fraction if forest else 1.0, least_labels=1, epsilon=self.epsilon,
-            noise_start=self.noise_start, n_draws=self.n_draws, must_link_first=self.must_link_first,
-            augment=self.augment, views=self.views if forest else 1, max_steps=self.n_steps,
-            learning_rate=self.learning_rate, weight_decay=self.weight_decay, schedule=self.schedule,
-            warmup_steps=self.warmup_steps, validate_every=self.validate_every, monitor="val_error",
-            patience=self.patience, precision=self.precision, accelerator=self.accelerator, seed=cell.seed,
-            **{"devices": self.devices, "num_nodes": self.num_nodes, **of_torchrun()},
-        )  # fmt: skip
+        changes: dict[str, Any] = {"seed": cell.seed, "objective": cell.method, **torchrun_settings()}
+        if cell.method != "forest":
+            changes |= {"labelled_fraction": 1.0, "views": 1}
+        return dataclasses.replace(self.training, **changes)
 
     def labels(self, cell: Cell, y: NDArray[np.int64]) -> NDArray[np.int64]:
         return data.choose_labels(y, cell.n_labels or None, range(cell.withheld), cell.seed)[0]
@@ -111,13 +118,15 @@ class ImageRecipe(Recipe):
     # --------------------------------------------------------------------------------------------------------- run
 
     def run(self, folder: Path) -> dict[str, Any]:
-        parts = data.split(data.load(self.images, self.data_dir), self.n_probe, validate=self.patience is not None)
+        validate = self.training.patience is not None
+        parts = data.split(data.load(self.images, self.data_dir), self.n_probe, validate)
         missing = [cell for cell in self.cells() if not _file(folder, cell).exists()]
         with _other_processes(self.processes) as pool:
             waiting: list[tuple[Cell, dict[str, Any], Future[dict[str, Any]]]] = []
             for start in range(0, len(missing), self.side_by_side):
                 for cell, trained, embedded in self._train(folder, missing[start : start + self.side_by_side], parts):
-                    score = pool.submit(score_cell, *embedded, range(cell.withheld), len(self.cells()) <= 12)
+                    arguments = (*embedded, range(cell.withheld), len(self.cells()) <= 12)
+                    score = pool.submit(score_cell, *arguments)
                     waiting.append((cell, trained, score))
             if not is_first_rank():
                 return {}
@@ -139,9 +148,15 @@ class ImageRecipe(Recipe):
         configs, labels = [self.config(cell) for cell in cells], [self.labels(cell, y) for cell in cells]
         if (configs[0].devices, configs[0].num_nodes) == (1, 1):
             modules = fit_many(
-                configs, x, labels, validation=parts.validation, folder=place, resume=_last(place), progress=False,
+                configs,
+                x,
+                labels,
+                validation=parts.validation,
+                folder=place,
+                resume=_last(place),
+                progress=False,
                 workers=max(0, min(6, (os.cpu_count() or 1) // 2 - 1)),
-            )  # fmt: skip
+            )
         else:  # one after the other, each on all ranks
             places = [place / cell.name for cell in cells]
             modules = [
@@ -154,9 +169,13 @@ class ImageRecipe(Recipe):
         for cell, module in zip(cells, modules, strict=True):
             save(module, _file(folder, cell, "ckpt"))
             trained = {
-                **cell._asdict(), "steps": len(module.loss_curve), "training_seconds": seconds, "beside": len(cells),
-                "validations": module.validations, "loss": _thinned(module),
-            }  # fmt: skip
+                **cell._asdict(),
+                "steps": len(module.loss_curve),
+                "training_seconds": seconds,
+                "beside": len(cells),
+                "validations": module.validations,
+                "loss": _thinned(module),
+            }
             embedded = embed(module, parts.probe[0]), parts.probe[1], embed(module, parts.test[0]), parts.test[1]
             yield cell, trained, embedded
 
@@ -165,9 +184,7 @@ class ImageRecipe(Recipe):
     def _report(self, folder: Path, found: dict[Cell, dict[str, Any]], parts: data.Parts) -> dict[str, Any]:
         rows = [{**cell._asdict(), **_flat(result)} for cell, result in found.items()]
         write_csv(folder / "scores.csv", rows)
-        steps = [
-            {"cell": cell.name, **each} for cell, result in found.items() for each in result["validations"]
-        ]  # fmt: skip
+        steps = [{"cell": cell.name, **each} for cell, result in found.items() for each in result["validations"]]
         if steps:
             write_csv(folder / "validations.csv", steps)
         if self.figures:
@@ -189,7 +206,7 @@ class ImageRecipe(Recipe):
                 f"{self.images}, {images} at once": whole,
             },
             "cells": {cell.name: result for cell, result in found.items()},
-        }  # fmt: skip
+        }
 
     def _draw(
         self, folder: Path, found: dict[Cell, dict[str, Any]], rows: list[dict[str, Any]], parts: data.Parts
@@ -198,7 +215,7 @@ class ImageRecipe(Recipe):
             grid_figure(rows, folder / "grid.png", with_ari=True, title=self.images)
         curves_figure({cell.name: result["loss"] for cell, result in found.items()}, folder / "loss.png")
         cell = max(found, key=lambda each: (each.method == "forest", each.withheld == 3, each.n_labels, -each.seed))
-        module = load(_file(folder, cell, "ckpt"), self.network)
+        module = load(_file(folder, cell, "ckpt"), self.training.backbone)
         x, y = (each[:3000] for each in parts.test)
         tsne_figure(embed(module, x), y, range(cell.withheld), folder / "tsne.png")
 
@@ -271,6 +288,14 @@ def _thinned(module: ForestModule, n_points: int = 200) -> list[list[float]]:
 # ------------------------------------------------------------------------------------------------------------------
 # The paper's
 
+PAPER_CIFAR = dataclasses.replace(
+    PAPER,
+    backbone="experiments.networks:resnet50",
+    n_steps=75_000,
+    augment="shift-flip",
+    precision="bf16-mixed",
+)
+
 
 @recipe("supervised-mnist")
 @dataclasses.dataclass(frozen=True)
@@ -293,10 +318,7 @@ class SupervisedCifar(ImageRecipe):
 
     seeds: tuple[int, ...] = (0,)
     images: str = "cifar10"
-    network: str = "experiments.networks:resnet50"
-    n_steps: int = 75_000
-    augment: str | None = "shift-flip"
-    precision: str = "bf16-mixed"
+    training: TrainingConfig = PAPER_CIFAR
     side_by_side: int = 3
 
 
@@ -324,6 +346,37 @@ class SemiCifar(SupervisedCifar):
 # ------------------------------------------------------------------------------------------------------------------
 # Ours
 
+OURS = dataclasses.replace(
+    PAPER,
+    n_steps=3000,
+    batch_size=256,
+    labelled_fraction=0.4,
+    epsilon=1.0,
+    n_draws=10,
+    must_link_first=False,
+    augment="shift",
+    learning_rate=1e-3,
+    schedule="cosine",
+    warmup_steps=100,
+    patience=None,
+)
+OURS_SUPERVISED = dataclasses.replace(OURS, must_link_first=True)
+OURS_CIFAR = dataclasses.replace(
+    PAPER_CIFAR,
+    backbone="experiments.networks:resnet18",
+    n_steps=9000,
+    batch_size=512,
+    epsilon=2.0,
+    n_draws=50,
+    augment="shift-flip-cut",
+    learning_rate=2e-3,
+    weight_decay=0.05,
+    schedule="cosine",
+    warmup_steps=400,
+    patience=None,
+)
+OURS_FASHION = dataclasses.replace(OURS_CIFAR, n_steps=5000)
+
 
 @recipe("ours-mnist")
 @dataclasses.dataclass(frozen=True)
@@ -332,17 +385,7 @@ class OursMnist(ImageRecipe):
 
     n_labels: tuple[int, ...] = (1000,)
     withheld: tuple[int, ...] = (0, 3, 6)
-    n_steps: int = 3000
-    batch_size: int = 256
-    labelled_fraction: float = 0.4
-    epsilon: float = 1.0
-    n_draws: int = 10
-    must_link_first: bool = False
-    augment: str | None = "shift"
-    learning_rate: float = 1e-3
-    schedule: str = "cosine"
-    warmup_steps: int = 100
-    patience: int | None = None
+    training: TrainingConfig = OURS
 
 
 @recipe("ours-fashion")
@@ -360,7 +403,7 @@ class OursSupervisedMnist(OursMnist):
 
     n_labels: tuple[int, ...] = (0,)
     withheld: tuple[int, ...] = (0,)
-    must_link_first: bool = True
+    training: TrainingConfig = OURS_SUPERVISED
 
 
 @recipe("ours-cifar10")
@@ -368,17 +411,7 @@ class OursSupervisedMnist(OursMnist):
 class OursCifar(SupervisedCifar):
     """CIFAR-10 with all labels: ResNet-18 without the pool, larger batches, much noise, images with a hole."""
 
-    network: str = "experiments.networks:resnet18"
-    n_steps: int = 9000
-    batch_size: int = 512
-    epsilon: float = 2.0
-    n_draws: int = 50
-    augment: str | None = "shift-flip-cut"
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.05
-    schedule: str = "cosine"
-    warmup_steps: int = 400
-    patience: int | None = None
+    training: TrainingConfig = OURS_CIFAR
 
 
 @recipe("ours-supervised-fashion")
@@ -388,4 +421,4 @@ class OursSupervisedFashion(OursCifar):
 
     seeds: tuple[int, ...] = (0, 1, 2)
     images: str = "fashion_mnist"
-    n_steps: int = 5000
+    training: TrainingConfig = OURS_FASHION

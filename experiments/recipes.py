@@ -41,7 +41,11 @@ SETTINGS, NUMBERS = "settings.json", "numbers.json"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """An experiment. Numbers among its settings are at least 0."""
+    """An experiment. Numbers among its settings are at least 0.
+
+    A field that is itself a dataclass, such as a :class:`TrainingConfig`, stands for its own fields: they are settings
+    of the recipe like any other.
+    """
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
@@ -66,9 +70,27 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """As JSON has them; without where the data lie and on how many ranks it runs, which changes nothing."""
-        names = [field.name for field in dataclasses.fields(self)]
-        values = {name: getattr(self, name) for name in names if name not in ("data_dir", "devices", "num_nodes")}
-        return json.loads(json.dumps(values, default=str))
+        kept = {name: getattr(owner, name) for name, owner in owners(self).items() if name not in UNIMPORTANT}
+        return json.loads(json.dumps(kept, default=str))
+
+
+# Where the data lie and on how many ranks a recipe runs changes nothing.
+UNIMPORTANT = ("data_dir", "devices", "num_nodes", "strategy", "timeout")
+
+
+def owners(recipe: Recipe) -> dict[str, Any]:
+    """All settings by name, and the dataclass that has each: the recipe or a field of it."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= {inner.name: value for inner in dataclasses.fields(value) if inner.name not in SET_BY_RECIPE}
+        else:
+            found[field.name] = recipe
+    return found
+
+
+SET_BY_RECIPE = ("seed", "objective", "n_clusters")  # of a training: one for each cell
 
 
 def recipe(name: str) -> Callable[[type[Recipe]], type[Recipe]]:
@@ -88,29 +110,43 @@ def recipe(name: str) -> Callable[[type[Recipe]], type[Recipe]]:
 
 def change(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
     """The recipe with other settings, from texts such as ``n_points=100`` or ``seeds=0,1,2``."""
-    kinds = typing.get_type_hints(type(recipe))
-    names = [field.name for field in dataclasses.fields(recipe)]
-    values = {}
+    places = owners(recipe)
+    own: dict[str, Any] = {}
+    inner: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise ValueError(f"A setting is written as name=value, got {assignment!r}.")
-        if name not in names:
-            raise ValueError(f"{recipe.name} has no setting {name!r}: it has {', '.join(names)}.")
+        if name not in places:
+            raise ValueError(f"{recipe.name} has no setting {name!r}: it has {', '.join(places)}.")
+        kind = typing.get_type_hints(type(places[name]))[name]
         try:
-            values[name] = _parse(text, kinds[name])
+            value = _parse(text, kind)
         except ValueError as error:
             raise ValueError(f"{name} must be {error}, got {text!r}.") from None
-    return dataclasses.replace(recipe, **values)
+        (own if places[name] is recipe else inner)[name] = value
+    for field in dataclasses.fields(recipe):
+        part: Any = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            changes = {name: value for name, value in inner.items() if places[name] is part}
+            own[field.name] = dataclasses.replace(part, **changes)
+    return dataclasses.replace(recipe, **own)
 
 
 def _parse(text: str, kind: Any) -> Any:
     """A value of a type; a ValueError says what was expected."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        if text.lower() == "none":
+        if text.lower() == "none" and types.NoneType in arguments:
             return None
-        return _parse(text, next(each for each in arguments if each is not types.NoneType))
+        try:
+            return _parse(text, next(each for each in arguments if each is not types.NoneType))
+        except ValueError:
+            if str in arguments:
+                return text
+            raise
+    if kind is Any:
+        return int(text) if text.isdecimal() else text
     if origin is tuple:
         return tuple(_parse(each.strip(), arguments[0]) for each in text.split(",") if each.strip())
     if origin is typing.Literal:
@@ -191,9 +227,15 @@ def record(
     ``seconds`` of a resumed run are those of its last call.
     """
     content = {
-        "recipe": recipe.name, "settings": recipe.settings(), "numbers": numbers, "seconds": round(seconds, 2),
-        "resumed": resumed, "hardware": hardware(), "versions": versions(), "commit": commit(),
-    }  # fmt: skip
+        "recipe": recipe.name,
+        "settings": recipe.settings(),
+        "numbers": numbers,
+        "seconds": round(seconds, 2),
+        "resumed": resumed,
+        "hardware": hardware(),
+        "versions": versions(),
+        "commit": commit(),
+    }
     write_atomically(folder / NUMBERS, _json(content))
     tables = [f"{title}\n\n{markdown(rows)}" for title, rows in numbers["tables"].items()]
     write_atomically(folder / "numbers.md", "\n".join(tables))

@@ -42,8 +42,8 @@ def make(name: str, n_points: int, seed: int) -> tuple[NDArray[np.float64], NDAr
 def clusterings(x: NDArray[np.float64], k: int, seed: int) -> dict[str, NDArray[Any]]:
     """All but mean shift are told the number of clusters."""
     return {
-        "forest": SpanningForestClustering(k).fit_predict(x),
-        "guarded forest": SpanningForestClustering(k, min_cluster_size="auto").fit_predict(x),
+        "forest": SpanningForestClustering(k, min_cluster_size=1).fit_predict(x),
+        "guarded forest": SpanningForestClustering(k, min_cluster_size=len(x) // (5 * k)).fit_predict(x),
         "k-means": KMeans(k, n_init=10, random_state=seed).fit_predict(x),
         "mean shift": MeanShift(bin_seeding=True).fit_predict(x),
         "Gaussian mixture": GaussianMixture(k, n_init=3, random_state=seed).fit(x).predict(x),

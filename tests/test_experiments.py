@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +22,6 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
-from diffclust import cli  # noqa: E402
 from experiments import evaluation, figures, recipes  # noqa: E402
 from experiments.__main__ import app  # noqa: E402
 from experiments.denoising import Denoising, clusters_of  # noqa: E402
@@ -77,11 +76,12 @@ def test_list_names_every_recipe_and_its_settings():
 
 def test_toy_in_a_process_of_its_own(tmp_path):
     """As a user runs it, from a folder that is not the repository."""
-    program = "import sys; from diffclust.__main__ import main; sys.argv[0] = 'diffclust'; main()"
     result = subprocess.run(
-        [sys.executable, "-c", program, "reproduce", "toy", "--tiny", "--seeds", "3,4", "--out", "out"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+        [sys.executable, "-m", "experiments", "run", "toy", "--tiny", "--seeds", "3,4", "--out", "out"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+    )
     assert result.returncode == 0, result.stderr
     assert "guarded forest" in result.stdout.replace("\n", " ")
     content = read(tmp_path / "out")
@@ -172,7 +172,6 @@ def test_a_run_goes_on_with_what_is_finished(tmp_path):
 )
 def test_what_cannot_be_run_is_one_sentence(arguments, message, tmp_path):
     assert message in sentence(call("run", *arguments))
-    assert message in sentence(CliRunner().invoke(cli.app, ["reproduce", *arguments]))
     assert not (tmp_path / "runs").exists()
 
 
@@ -198,21 +197,25 @@ def test_settings_by_their_types():
         recipes.change(Some(), ["data=c"])
 
 
-def test_reproduce_shows_the_options_of_the_recipes():
-    result = CliRunner().invoke(cli.app, ["reproduce", "--help"])
-    assert result.exit_code == 0
-    assert "--set" in result.stdout
-    assert "diffclust reproduce" in result.stdout
-    assert "reproduce" in CliRunner().invoke(cli.app, ["--help"]).stdout
-
-
-def test_reproduce_without_the_repository(monkeypatch, tmp_path):
-    package = tmp_path / "site" / "lib" / "diffclust"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(cli, "__file__", str(package / "cli.py"))
-    assert "come with the source repository" in sentence(CliRunner().invoke(cli.app, ["reproduce", "toy"]))
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    assert "no recipe 'x'" in sentence(CliRunner().invoke(cli.app, ["reproduce", "x"]))
+def test_settings_of_the_training_are_settings_of_the_recipe():
+    shown = call("list", "ours-mnist").stdout
+    expected = {"images": "mnist", "labelled_fraction": "0.4", "schedule": "cosine", "patience": "None"}
+    for name, value in expected.items():
+        assert re.search(rf"│ {name} +│ {value} +│", shown), name
+    given = ["n_labels=50,100", "epsilon=auto", "backbone=mlp", "patience=3", "devices=2", "augment=none"]
+    changed = recipes.change(recipes.RECIPES["ours-mnist"](), given)
+    training = changed.training
+    assert changed.n_labels == (50, 100)
+    assert (training.epsilon, training.backbone, training.patience, training.devices) == ("auto", "mlp", 3, 2)
+    assert training.augment is None
+    assert training.labelled_fraction == 0.4
+    settings = changed.settings()
+    assert settings["backbone"] == "mlp"
+    assert not {"devices", "data_dir", "seed", "training"} & settings.keys()
+    with pytest.raises(ValueError, match="n_steps must be an integer, got 'many'"):
+        recipes.change(changed, ["n_steps=many"])
+    with pytest.raises(ValueError, match="ours-mnist has no setting 'seed'"):
+        recipes.change(changed, ["seed=3"])
 
 
 # --------------------------------------------------------------------------------------------------------- evaluation

@@ -38,10 +38,10 @@ def test_every_recipe(name, tmp_path):
     recipe = recipes.RECIPES[name].tiny()
     cells = content["numbers"]["cells"]
     assert len(cells) == len(recipe.methods) * len(recipe.withheld)
-    parts = data.split(data.load("digits"), recipe.n_probe, validate=recipe.patience is not None)
+    parts = data.split(data.load("digits"), recipe.n_probe, validate=recipe.training.patience is not None)
     for cell, found in cells.items():
         module = load(tmp_path / "cells" / f"{cell}.ckpt")
-        assert len(module.loss_curve) == found["steps"] == recipe.n_steps
+        assert len(module.loss_curve) == found["steps"] == recipe.training.n_steps
         # What is written down is what the checkpoint does.
         scores = evaluation.batch_scores(embed(module, parts.test[0]), parts.test[1])
         assert scores["error"] == pytest.approx(found["batches"]["error"], abs=0.02)

@@ -133,7 +133,10 @@ def test_every_cut_agrees_with_what_is_known(cut, pairs):
 
 
 def test_other_cuts_are_rows_of_the_table(monkeypatch):
+    asked = []
+
     def by_sign(embedding, knowledge, n_clusters):
+        asked.append(n_clusters)
         return (embedding[:, 0] > 0).astype(np.int32)
 
     monkeypatch.setitem(CUTS, "sign", by_sign)
@@ -142,6 +145,7 @@ def test_other_cuts_are_rows_of_the_table(monkeypatch):
     np.testing.assert_array_equal(found.clusters, points[:, 0] > 0)
     assert found.n_clusters == 2
     assert len(np.unique(found.hierarchy.labels(3))) == 3
+    assert asked == [3]
 
 
 # ---------------------------------------------------------------------------------------------- names and confidence

@@ -443,6 +443,24 @@ def test_resume_is_refused_for_other_cannot_links_between_the_same_rows(tmp_path
         fit(tmp_path / "run", cannot_link=[(20, 21), (20, 22)], resume=True)
 
 
+def test_a_run_of_before_settings_were_renamed_is_resumed(tmp_path):
+    fit(tmp_path / "run")
+    before = contents(tmp_path / "run")
+    old_names = {"n_steps": "max_steps", "device": "accelerator", "reachability": "n_neighbors"}
+
+    def rename(config):
+        for new, old in old_names.items():
+            config[old] = config.pop(new)
+
+    path = tmp_path / "run" / "settings.json"
+    settings = json.loads(path.read_text())
+    rename(settings["config"])
+    path.write_text(json.dumps(settings))
+    rewrite_checkpoint(tmp_path / "run" / training.LAST, lambda s: rename(s["hyper_parameters"]["config"]))
+    fit(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+
+
 def test_another_size_guard_needs_no_training(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"falls into 3 to 3 clusters.*min_cluster_size.*go on with resume=True"):
         fit(tmp_path / "run", n_clusters=4, min_cluster_size=N)

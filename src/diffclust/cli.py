@@ -28,9 +28,12 @@ from diffclust.tables import Table, check_columns, listed, read_pairs, read_tabl
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 WITHHELD_DIGITS = (7, 8, 9)
 QUOTES = "'\""
 
@@ -40,46 +43,25 @@ def run() -> None:
     app(prog_name="diffclust")
 
 
-def exit_with_message(command: Callable[..., None]) -> Callable[..., None]:
-    """What a user can mend is one sentence and exit code 2; what we must mend is a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(**arguments: Any) -> None:
-        try:
-            command(**arguments)
-        except KeyboardInterrupt:
-            out = arguments.get("out")
-            started = out is not None and (out / "settings.json").exists()
-            _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
-        except ConnectionError as error:
-            if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
-                raise
-            _fail(f"{in_flags(str(error))} Go on from the last checkpoint with --resume.")
-        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
-            if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
-                raise
-            _fail(_sentence(error))
-
-    return wrapped
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return f"There is not enough memory. {error}"
-    if isinstance(error, OSError):
-        where = "" if error.filename is None else f" {error.filename}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"The disk is full: cannot write{where}. Make room and use --resume."
-        return f"Cannot read or write{where}: {error.strerror or error}."
-    return in_flags(str(error))
-
-
 FLAGS = {
-    "n_clusters": "clusters", "min_cluster_size": "min-cluster-size", "n_steps": "steps", "n_draws": "draws",
-    "batch_size": "batch-size", "must_link": "must-link", "cannot_link": "cannot-link", "num_nodes": "num-nodes",
-    "labels": "labels", "folder": "out", "backbone": "backbone", "epsilon": "epsilon", "device": "device",
-    "devices": "devices", "seed": "seed", "holdout": "holdout", "timeout": "timeout",
-}  # fmt: skip
+    "n_clusters": "clusters",
+    "min_cluster_size": "min-cluster-size",
+    "n_steps": "steps",
+    "n_draws": "draws",
+    "batch_size": "batch-size",
+    "must_link": "must-link",
+    "cannot_link": "cannot-link",
+    "num_nodes": "num-nodes",
+    "labels": "labels",
+    "folder": "out",
+    "backbone": "backbone",
+    "epsilon": "epsilon",
+    "device": "device",
+    "devices": "devices",
+    "seed": "seed",
+    "holdout": "holdout",
+    "timeout": "timeout",
+}
 WITH_VALUE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:).])")
 # Words that are nothing else; "labels" and "folder" are English.
 ALONE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(name for name in FLAGS if '_' in name)})(?![\w'\"=/\\-]|\.\w)")
@@ -94,6 +76,45 @@ def in_flags(message: str) -> str:
     message = message.replace("resume=True", "--resume")
     message = WITH_VALUE.sub(lambda match: f"--{FLAGS[match[1]]} {match[2].strip(QUOTES)}", message)
     return ALONE.sub(lambda match: f"--{FLAGS[match[1]]}", message)
+
+
+def exit_with_message(command: Callable[..., None], translate: Callable[[str], str] = in_flags) -> Callable[..., None]:
+    """What a user can mend is one sentence and exit code 2; what we must mend is a traceback.
+
+    Args:
+        command: a function of keyword arguments.
+        translate: makes the sentence of the command line out of the message of the library.
+    """
+
+    @functools.wraps(command)
+    def wrapped(**arguments: Any) -> None:
+        try:
+            command(**arguments)
+        except KeyboardInterrupt:
+            out = arguments.get("out")
+            started = out is not None and (out / "settings.json").exists()
+            _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
+        except ConnectionError as error:
+            if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
+                raise
+            _fail(f"{error} Go on from the last checkpoint with --resume.")
+        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
+            if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
+                raise
+            _fail(translate(_sentence(error)))
+
+    return wrapped
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory. {error}"
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f" {error.filename}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"The disk is full: cannot write{where}. Make room and use --resume."
+        return f"Cannot read or write{where}: {error.strerror or error}."
+    return str(error)
 
 
 def _say(text: str) -> None:
@@ -147,7 +168,9 @@ def fit(
     data: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DATA", show_default=False, parser=_path,
+            metavar="DATA",
+            show_default=False,
+            parser=_path,
             help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order "
             "of their names (10.npy comes before 2.npy). Without it: handwritten digits.",
         ),
@@ -155,27 +178,30 @@ def fit(
     labels: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN|FILE", rich_help_panel=KNOWN,
+            metavar="COLUMN|FILE",
+            rich_help_panel=KNOWN,
             help="A column of the table, or a file with a label for each row. Blank or -1 is unknown.",
         ),
     ] = None,
     must_link: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", rich_help_panel=KNOWN, parser=_path,
+            metavar="FILE",
+            rich_help_panel=KNOWN,
+            parser=_path,
             help="Pairs of rows that belong together: two row numbers, counted from 0, on each line.",
         ),
     ] = None,
     cannot_link: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=KNOWN, parser=_path, help="Pairs of rows that belong apart."
-        ),
+        typer.Option(metavar="FILE", rich_help_panel=KNOWN, parser=_path, help="Pairs of rows that belong apart."),
     ] = None,
     clusters: Annotated[
         str | None,
         typer.Option(
-            metavar="K|auto", rich_help_panel=KNOWN, callback=_check_clusters,
+            metavar="K|auto",
+            rich_help_panel=KNOWN,
+            callback=_check_clusters,
             help="How many clusters. With more than there are labelled classes, the others are new ones. "
             "[dim]\\[default: auto][/]",
         ),
@@ -183,7 +209,9 @@ def fit(
     min_cluster_size: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="ROWS", rich_help_panel=KNOWN,
+            min=1,
+            metavar="ROWS",
+            rich_help_panel=KNOWN,
             help="Smallest new cluster. [dim]\\[default: a third of an average one][/]",
         ),
     ] = None,
@@ -199,7 +227,10 @@ def fit(
     holdout: Annotated[
         float,
         typer.Option(
-            min=0.0, max=0.9, metavar="SHARE", rich_help_panel=KNOWN,
+            min=0.0,
+            max=0.9,
+            metavar="SHARE",
+            rich_help_panel=KNOWN,
             help="Share of the labels that is kept back, to score the result by.",
         ),
     ] = 0.2,
@@ -213,7 +244,8 @@ def fit(
     backbone: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", rich_help_panel=TRAINING,
+            metavar="NAME",
+            rich_help_panel=TRAINING,
             help="The network: linear, mlp, residual, cnn, or your own as package.module:attribute. "
             "[dim]\\[default: cnn for images, residual for tables][/]",
         ),
@@ -230,7 +262,9 @@ def fit(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            min=1e-6, metavar="SIZE", rich_help_panel=TRAINING,
+            min=1e-6,
+            metavar="SIZE",
+            rich_help_panel=TRAINING,
             help="Size of the noise through which the clustering can be trained. "
             "[dim]\\[default: 0.5; images: growing from 0.5 to 2][/]",
         ),
@@ -247,7 +281,9 @@ def fit(
     devices: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", rich_help_panel=RANKS,
+            min=1,
+            metavar="N",
+            rich_help_panel=RANKS,
             help="GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts.",
         ),
     ] = 1,
@@ -263,13 +299,11 @@ def fit(
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, parser=_path, help="Where everything is written.")
     ] = Path("diffclust-run"),
-    resume: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="No progress bar, only the result.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train an embedding on a table and the labels of some rows, cluster all rows, write a report.
 
     With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
@@ -374,8 +408,9 @@ def _print_result(result: Any, file: Any) -> None:
     printer.print(
         f"{metrics['n_clusters']} cluster{'s' * (metrics['n_clusters'] > 1)} of {metrics['n_rows']:,} rows: "
         + listed([f"{name} ({size})" for name, size in zip(result.names, sizes, strict=True)], most=20),
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
+        soft_wrap=True,
+        markup=False,
+    )
     printer.print(f"Report: {result.folder / 'report.html'}", soft_wrap=True, markup=False)
 
 
@@ -404,7 +439,7 @@ def cluster(
             metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
         ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
     from diffclust.files import write_atomically
     from diffclust.runs import load_run

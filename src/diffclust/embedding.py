@@ -21,10 +21,23 @@ from diffclust.frameworks import fill_unknown, is_integer, refuse_masked, to_num
 from diffclust.knowledge import Knowledge
 from diffclust.partition import partition
 
+# Arguments that are settings of TrainingConfig.
 SHARED_SETTINGS = (
-    "n_clusters", "backbone", "embedding_dim", "epsilon", "n_draws", "must_link_first", "batch_size",
-    "labelled_fraction", "n_steps", "learning_rate", "weight_decay", "validation_fraction", "patience", "device",
-)  # fmt: skip  # arguments that are settings of TrainingConfig
+    "n_clusters",
+    "backbone",
+    "embedding_dim",
+    "epsilon",
+    "n_draws",
+    "must_link_first",
+    "batch_size",
+    "labelled_fraction",
+    "n_steps",
+    "learning_rate",
+    "weight_decay",
+    "validation_fraction",
+    "patience",
+    "device",
+)
 
 
 class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -256,9 +269,11 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         )
         return model.fit(self.embedding_, constraints=self.partition_.knowledge)
 
-    def fit_predict(self, X: Any, y: Any = None, **parameters: Any) -> NDArray[np.int64]:
-        """The clusters of the training points, ``labels_``."""
-        return self.fit(X, y, **parameters).labels_
+    def fit_predict(
+        self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None
+    ) -> NDArray[np.int64]:
+        """The clusters of the training points, ``labels_``; see :meth:`fit`."""
+        return self.fit(X, y, constraints=constraints).labels_
 
     # ----------------------------------------------------------------------------------------------------- new points
 

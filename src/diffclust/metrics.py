@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.frameworks import to_numpy
@@ -21,14 +20,6 @@ def _check_labels(labels_true: Any, labels_pred: Any) -> tuple[NDArray[Any], NDA
     return true, pred
 
 
-def _contingency(true: NDArray[Any], pred: NDArray[Any]) -> NDArray[np.int64]:
-    """Number of points with each (true, predicted) pair of labels."""
-    true_names, true_codes = np.unique(true, return_inverse=True)
-    pred_names, pred_codes = np.unique(pred, return_inverse=True)
-    shape = (len(true_names), len(pred_names))
-    return np.bincount(true_codes * shape[1] + pred_codes, minlength=shape[0] * shape[1]).reshape(shape)
-
-
 def connectivity_error(labels_true: Any, labels_pred: Any) -> float:
     """The paper's clustering error: the mean of |M - M̂| over all n^2 pairs, the diagonal included.
 
@@ -37,7 +28,9 @@ def connectivity_error(labels_true: Any, labels_pred: Any) -> float:
     >>> connectivity_error([0, 0, 1, 1], [5, 5, 5, 7])
     0.375
     """
-    table = _contingency(*_check_labels(labels_true, labels_pred))
+    from sklearn.metrics.cluster import contingency_matrix
+
+    table = contingency_matrix(*_check_labels(labels_true, labels_pred))
     # Pairs together in one and not in the other: |T| + |P| - 2 |T and P|.
     together_true, together_pred = (table.sum(1) ** 2).sum(), (table.sum(0) ** 2).sum()
     return float(together_true + together_pred - 2 * (table**2).sum()) / float(table.sum()) ** 2
@@ -54,7 +47,7 @@ def clustering_scores(labels_true: Any, labels_pred: Any) -> dict[str, float]:
     from sklearn import metrics
 
     true, pred = _check_labels(labels_true, labels_pred)
-    table = _contingency(true, pred)
+    table = metrics.cluster.contingency_matrix(true, pred)
     matched = table[linear_sum_assignment(table, maximize=True)].sum()
     return {
         "error": connectivity_error(true, pred),

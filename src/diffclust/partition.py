@@ -23,7 +23,7 @@ from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
-from diffclust.stability import choose_n_clusters, default_guard, soft_memberships
+from diffclust.stability import choose_n_clusters, soft_memberships
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
@@ -245,13 +245,11 @@ def auto_min_cluster_size(n_points: int, n_clusters: int) -> int:
     return max(1, n_points // (3 * n_clusters))
 
 
-def _choose_n_clusters(free: Hierarchy, knowledge: Knowledge, min_cluster_size: int) -> int:
+def _choose_n_clusters(free: Hierarchy, knowledge: Knowledge) -> int:
     """The number of clusters that the labels, or else the largest gap of the tree, ask for."""
     # Labels tell too many clusters from enough only where two rows have the same one.
     repeated = (np.unique(knowledge.labels[knowledge.labels >= 0], return_counts=True)[1] > 1).any()
-    guard = max(default_guard(free.n_points), min_cluster_size)
-    criterion = "labels" if repeated else "gap"
-    return choose_n_clusters(free, criterion, labels=knowledge.labels, min_cluster_size=guard).n_clusters
+    return choose_n_clusters(free, "labels" if repeated else "gap", labels=knowledge.labels).n_clusters
 
 
 def _cut_tree(
@@ -272,7 +270,7 @@ def _cut_tree(
     hierarchy = _constrain(free, knowledge, given, similarity)
     lowest, highest = hierarchy.feasible_clusters(given)
     if n_clusters is None:
-        n_clusters = min(_choose_n_clusters(free, knowledge, given), highest)
+        n_clusters = min(_choose_n_clusters(free, knowledge), highest)
     n_clusters = max(n_clusters, lowest)
     if n_clusters > highest:
         raise ValueError(

@@ -21,9 +21,16 @@ CRITERIA = ("gap", "stability", "labels")
 
 
 def soft_memberships(
-    similarity: Any, labels: Any, *, n_clusters: int | None = None, min_cluster_size: int = 1,
-    constraints: Constraints | None = None, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0,
-) -> NDArray[np.float64]:  # fmt: skip
+    similarity: Any,
+    labels: Any,
+    *,
+    n_clusters: int | None = None,
+    min_cluster_size: int = 1,
+    constraints: Constraints | None = None,
+    epsilon: float = 0.1,
+    n_draws: int = 50,
+    seed: int = 0,
+) -> NDArray[np.float64]:
     """(n, k) shares: how often, over perturbed similarities, a point is together with each of the clusters.
 
     A draw clusters ``similarity + epsilon * noise`` in the same way; a point's share in cluster c is the part of its
@@ -66,9 +73,15 @@ def _check_clusters(labels: Any, n_clusters: int | None, n: int) -> tuple[NDArra
 
 
 def soft_connectivity(
-    similarity: Any, n_clusters: int, *, min_cluster_size: int = 1, constraints: Constraints | None = None,
-    epsilon: float = 0.1, n_draws: int = 100, seed: int = 0,
-) -> NDArray[np.float64]:  # fmt: skip
+    similarity: Any,
+    n_clusters: int,
+    *,
+    min_cluster_size: int = 1,
+    constraints: Constraints | None = None,
+    epsilon: float = 0.1,
+    n_draws: int = 100,
+    seed: int = 0,
+) -> NDArray[np.float64]:
     """(n, n) shares of draws in which two points are in one cluster, as :func:`diffclust.perturbed_connectivity`, but
     with a size guard, and of the standardised similarity. Where a draw does not reach k, the nearest number counts.
 
@@ -86,9 +99,13 @@ def soft_connectivity(
 
 
 def _perturbed_hierarchies(
-    matrix: NDArray[Any], constraints: Constraints | None, min_cluster_size: int, epsilon: float, n_draws: int,
+    matrix: NDArray[Any],
+    constraints: Constraints | None,
+    min_cluster_size: int,
+    epsilon: float,
+    n_draws: int,
     seed: int,
-) -> list[Hierarchy]:  # fmt: skip
+) -> list[Hierarchy]:
     """The hierarchies of all draws; label constraints are put on each tree, other ones go into the solver."""
     from diffclust.solvers import cpu
 
@@ -96,9 +113,14 @@ def _perturbed_hierarchies(
     n = len(matrix)
     relation = None if constraints is None or constraints.relation is None else constraints.relation[None]
     forests = cpu.solve(
-        matrix[None], np.array([1]), relation=relation, free=relation is None, seed=seed, n_draws=n_draws,
+        matrix[None],
+        np.array([1]),
+        relation=relation,
+        free=relation is None,
+        seed=seed,
+        n_draws=n_draws,
         epsilon=epsilon,
-    )  # fmt: skip
+    )
     hierarchies = []
     for edges in forests.edges[0, 0]:
         edges = edges[edges[:, 0] >= 0]
@@ -116,9 +138,17 @@ class ClusterCount(NamedTuple):
 
 
 def choose_n_clusters(
-    hierarchy: Hierarchy, criterion: str = "gap", *, min_cluster_size: int | None = None, max_clusters: int = 20,
-    labels: Any = None, similarity: Any = None, epsilon: float = 0.1, n_draws: int = 20, seed: int = 0,
-) -> ClusterCount:  # fmt: skip
+    hierarchy: Hierarchy,
+    criterion: str = "gap",
+    *,
+    min_cluster_size: int | None = None,
+    max_clusters: int = 20,
+    labels: Any = None,
+    similarity: Any = None,
+    epsilon: float = 0.1,
+    n_draws: int = 20,
+    seed: int = 0,
+) -> ClusterCount:
     """The best-scoring number of clusters among those that the size guard allows, from 2 to ``max_clusters``.
 
     Args:
@@ -191,9 +221,14 @@ def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int,
 
 
 def _stabilities(
-    hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int, similarity: Any, epsilon: float, n_draws: int,
+    hierarchy: Hierarchy,
+    candidates: NDArray[np.int64],
+    guard: int,
+    similarity: Any,
+    epsilon: float,
+    n_draws: int,
     seed: int,
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     from sklearn.metrics import adjusted_rand_score
 
     if similarity is None:

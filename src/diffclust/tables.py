@@ -292,8 +292,9 @@ def check_columns(table: Table, expected: list[str] | None) -> None:
     problems = [f"{what} {listed(names)}" for what, names in (("it lacks", missing), ("it also has", more)) if names]
     raise ValueError(
         f"{table.source} must have the same columns as the table of the run, in the same order: "
-        + (" and ".join(problems) or f"that is {listed(expected)}") + "."
-    )  # fmt: skip
+        + (" and ".join(problems) or f"that is {listed(expected)}")
+        + "."
+    )
 
 
 def listed(names: list[str], most: int = 12) -> str:

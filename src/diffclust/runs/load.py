@@ -26,8 +26,8 @@ class Run:
     """A finished run, see :func:`load_run`.
 
     Attributes:
-        clusters: (n,) cluster of each row; ``names`` are the clusters' names, ``confidence`` the probability that each row's is
-            right, ``novelty`` the probability that a row is of none of the labelled classes.
+        clusters: (n,) cluster of each row; ``names`` are the clusters' names, ``confidence`` the probability that each
+            row's is right, ``novelty`` the probability that a row is of none of the labelled classes.
         hierarchy: of the embeddings, under what was known: ``hierarchy.labels(k, min_cluster_size)`` for other k.
     """
 
@@ -149,10 +149,14 @@ def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
     _check_rows(path, tree.n_points, n_rows)
     edges = tree.edges
     if not (
-        edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind == "i" and len(edges) < n_rows
-        and ((edges >= 0) & (edges < n_rows)).all() and tree.weights.shape == (len(edges),)
+        edges.ndim == 2
+        and edges.shape[1] == 2
+        and edges.dtype.kind == "i"
+        and len(edges) < n_rows
+        and ((edges >= 0) & (edges < n_rows)).all()
+        and tree.weights.shape == (len(edges),)
         and 0 <= tree.n_fixed <= len(edges)
-    ):  # fmt: skip
+    ):
         raise damaged(path, f"its edges are not those of a tree of {n_rows} rows")
     return tree
 

@@ -102,8 +102,8 @@ def constrain(edges, group, apart):
     return kept
 
 
-class Hung(NamedTuple):
-    """Trees, each hung up by one of its points.
+class RootedForest(NamedTuple):
+    """Trees, each with one of its points as root.
 
     Attributes:
         starts, neighbours: those of point i are ``neighbours[starts[i] : starts[i + 1]]``.
@@ -120,7 +120,7 @@ class Hung(NamedTuple):
 
 
 @_jit
-def hang_up(edges, n):
+def root_forest(edges, n):
     n_edges = edges.shape[0]
     degree = np.zeros(n + 1, np.int64)
     for e in range(n_edges):
@@ -157,7 +157,7 @@ def hang_up(edges, n):
                     parent[u] = v
                     order[n_seen] = u
                     n_seen += 1
-    return Hung(starts, neighbours, parent, top, order)
+    return RootedForest(starts, neighbours, parent, top, order)
 
 
 @_jit
@@ -170,7 +170,7 @@ def add_up(counts, tree):
 
 
 @_jit
-def take_away(counts, child, tree):
+def remove(counts, child, tree):
     """What is below ``child`` is no longer below the points above it."""
     ancestor = child
     while ancestor != tree.top[child]:
@@ -204,7 +204,7 @@ def guarded_cuts(edges, n, min_size, n_fixed=0):
     cuts off.
     """
     n_edges = edges.shape[0]
-    tree = hang_up(edges, n)
+    tree = root_forest(edges, n)
     below = np.ones(n, np.int64)  # points of one's cluster from here down
     add_up(below, tree)
     cuts = np.empty(n_edges, np.int64)
@@ -217,7 +217,7 @@ def guarded_cuts(edges, n, min_size, n_fixed=0):
             continue
         cuts[n_cuts] = e
         n_cuts += 1
-        take_away(below, child, tree)
+        remove(below, child, tree)
         cut_off(child, tree, stack)
     return cuts[:n_cuts]
 
@@ -231,10 +231,10 @@ def separate(edges, group, n_groups, min_size):
     than ``min_size`` points. What a pass over all edges does not separate is left to a pass with half the size, and so
     on down to 1. With ``min_size`` 1, and wherever all classes get that many points anyway, the edges that stay are
     those of :func:`constrain`. A cut costs the size of what it cuts off and the depth of the tree, a question whether
-    a class starves a visit of less than ``min_size`` points, and of the labelled ones of their classes.
+    a class would be too small a visit of less than ``min_size`` points, and of the labelled ones of their classes.
     """
     n, n_edges = group.shape[0], edges.shape[0]
-    tree = hang_up(edges, n)
+    tree = root_forest(edges, n)
     below = np.ones(n, np.int64)  # points of one's tree from here down
     labelled = (group >= 0).astype(np.int64)  # how many of them are labelled
     add_up(below, tree)
@@ -252,13 +252,13 @@ def separate(edges, group, n_groups, min_size):
             if not kept[e] or labelled[child] == 0 or labelled[child] == labelled[whole]:
                 continue
             rest = below[whole] - below[child]
-            if below[child] < min_size and starves(child, above, min_size, classes, tree, below, scratch):
+            if below[child] < min_size and would_be_too_small(child, above, min_size, classes, tree, below, scratch):
                 continue
-            if rest < min_size and starves(above, child, min_size, classes, tree, below, scratch):
+            if rest < min_size and would_be_too_small(above, child, min_size, classes, tree, below, scratch):
                 continue
             kept[e] = False
-            take_away(below, child, tree)
-            take_away(labelled, child, tree)
+            remove(below, child, tree)
+            remove(labelled, child, tree)
             cut_off(child, tree, stack)
         if min_size == 1:
             return kept
@@ -266,7 +266,7 @@ def separate(edges, group, n_groups, min_size):
 
 
 @_jit
-def starves(near, far, min_size, classes, tree, below, scratch):
+def would_be_too_small(near, far, min_size, classes, tree, below, scratch):
     """Whether a cut between two neighbours leaves a class on the side of ``near`` with fewer than ``min_size`` points.
 
     Visits that side, and the labelled points of its classes. A mark is a new number each time: none is ever wiped off.

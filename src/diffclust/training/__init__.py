@@ -57,4 +57,4 @@ __all__ = [
     "retrainer",
     "save",
     "torchrun_settings",
-]  # fmt: skip
+]

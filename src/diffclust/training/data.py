@@ -76,7 +76,7 @@ def as_problem(
 
 def batch_rows(
     seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int
-) -> NDArray[np.int64]:  # fmt: skip
+) -> NDArray[np.int64]:
     """The rows of the batch of one step, a pure function of (seed, step).
 
     ``n_labelled`` of ``size`` are labelled; where there are not enough of one kind, the other fills up.
@@ -84,14 +84,12 @@ def batch_rows(
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, 0]))
     n_unlabelled = min(size - min(n_labelled, len(labelled)), len(unlabelled))
     n_labelled = min(size - n_unlabelled, len(labelled))
-    return np.concatenate([
-        rng.choice(labelled, n_labelled, replace=False), rng.choice(unlabelled, n_unlabelled, replace=False)
-    ])  # fmt: skip
+    return np.concatenate(
+        [rng.choice(labelled, n_labelled, replace=False), rng.choice(unlabelled, n_unlabelled, replace=False)]
+    )
 
 
-def lend_labels(
-    x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling: str = "auto", seed: int = 0
-) -> Tensor:  # fmt: skip
+def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling: str = "auto", seed: int = 0) -> Tensor:
     """The labels, and those of rows in the middle of their class for classes that have fewer than ``least``.
 
     One or two labelled rows of a class say nothing about where it ends: the easiest way to tell them from the other
@@ -135,7 +133,7 @@ def lend_labels(
 
 def _with_far_rows(
     middles: NDArray[np.float32], rows: NDArray[np.float32], n: int, rng: np.random.Generator
-) -> NDArray[np.float32]:  # fmt: skip
+) -> NDArray[np.float32]:
     """``n`` points, or fewer if there are not so many: these, and rows drawn by their squared distance from them."""
     from sklearn.metrics import pairwise_distances_argmin_min
 
@@ -163,9 +161,13 @@ class ForestData(pl.LightningDataModule):
     """
 
     def __init__(
-        self, config: TrainingConfig, x: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None,
+        self,
+        config: TrainingConfig,
+        x: Tensor,
+        labels: Tensor,
+        validation: tuple[Tensor, Tensor] | None,
         apart: NDArray[np.bool_] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.apart = apart
         self.config = config

@@ -25,7 +25,14 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from diffclust.forest import spanning_forest
 from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
 from diffclust.training.data import ForestData, as_problem, as_rows, as_set
-from diffclust.training.loop import LAST, check_checkpoint, interruptible, quiet, random_numbers_of_its_own, resolve
+from diffclust.training.loop import (
+    LAST,
+    check_checkpoint,
+    choose_device,
+    interruptible,
+    quiet,
+    random_numbers_of_its_own,
+)
 from diffclust.training.module import ForestModule, check_finite, pair_scores, seed_step
 from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
@@ -36,10 +43,17 @@ WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make
 
 
 def fit_many(
-    configs: Sequence[TrainingConfig], x: Any, ys: Sequence[Any], *, validation: tuple[Any, Any] | None = None,
-    folder: str | Path | None = None, resume: str | Path | None = None, save_every: float = 60.0,
-    progress: bool = True, workers: int = 0,
-) -> list[ForestModule]:  # fmt: skip
+    configs: Sequence[TrainingConfig],
+    x: Any,
+    ys: Sequence[Any],
+    *,
+    validation: tuple[Any, Any] | None = None,
+    folder: str | Path | None = None,
+    resume: str | Path | None = None,
+    save_every: float = 60.0,
+    progress: bool = True,
+    workers: int = 0,
+) -> list[ForestModule]:
     """Trains one network for each config and its labels, all of them on the rows ``x``, side by side on one device.
 
     Args:
@@ -94,7 +108,7 @@ def fit_many(
         saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
         trainer = pl.Trainer(
             max_epochs=1,
-            accelerator=resolve(configs[0].device),
+            accelerator=choose_device(configs[0].device),
             devices=1,
             limit_val_batches=0,
             callbacks=[rank_group, *saving, *([StepBar()] if progress else [])],
@@ -106,9 +120,11 @@ def fit_many(
         )
         with interruptible(rank_group):
             trainer.fit(
-                fleet, DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
-                ckpt_path=None if resume is None else str(resume), weights_only=True,
-            )  # fmt: skip
+                fleet,
+                DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
+                ckpt_path=None if resume is None else str(resume),
+                weights_only=True,
+            )
         if rank_group.stopped:
             raise KeyboardInterrupt
     return fleet.finish()
@@ -226,9 +242,8 @@ class Fleet(pl.LightningModule):
     def _active(self) -> list[int]:
         """The networks that have steps to do and that patience has not stopped."""
         return [
-            i for i, best in enumerate(self.best)
-            if not best["stopped"] and self.done < self.data[i].config.n_steps
-        ]  # fmt: skip
+            i for i, best in enumerate(self.best) if not best["stopped"] and self.done < self.data[i].config.n_steps
+        ]
 
     def cuts(self) -> list[int]:
         """Steps between which blocks lie, from the one that is reached: validations, and where a network is done."""

@@ -95,7 +95,7 @@ def fit(
         best = _checkpoints(config, place, bool(data.validation_rows))
         trainer = ranks.make_trainer(
             config,
-            resolve(config.device),
+            choose_device(config.device),
             max_steps=config.n_steps,
             max_epochs=-1,
             precision=config.precision,
@@ -268,9 +268,15 @@ def _check_resumable(state: dict[str, Any], module: ForestModule, path: str | Pa
         (saved,) = state["optimizer_states"]
         (group,) = saved["param_groups"]
         moments = saved["state"]
-        fits = len(group["params"]) == len(parameters) and (state["global_step"] == 0 or len(moments) > 0) and all(
-            each[name].shape == parameters[i].shape for i, each in moments.items() for name in ("exp_avg", "exp_avg_sq")
-        )  # fmt: skip
+        fits = (
+            len(group["params"]) == len(parameters)
+            and (state["global_step"] == 0 or len(moments) > 0)
+            and all(
+                each[name].shape == parameters[i].shape
+                for i, each in moments.items()
+                for name in ("exp_avg", "exp_avg_sq")
+            )
+        )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         fits = False
     if not fits:
@@ -308,7 +314,7 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     return retrain
 
 
-def resolve(device: str) -> str:
+def choose_device(device: str) -> str:
     """The solvers run on the CPU and on CUDA, so "auto" is one of these."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -367,9 +373,10 @@ def random_numbers_of_its_own() -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Lightning's banners, tips and advice about workers are not for users of this library."""
     wanted = {
-        "lightning.pytorch": logging.ERROR, "lightning.fabric": logging.ERROR,
+        "lightning.pytorch": logging.ERROR,
+        "lightning.fabric": logging.ERROR,
         "lightning.fabric.strategies.launchers.subprocess_script": logging.INFO,  # that a rank is gone
-    }  # fmt: skip
+    }
     levels = {name: logging.getLogger(name).level for name in wanted}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"lightning\..*")

@@ -99,10 +99,15 @@ class ForestModule(pl.LightningModule):
         self.backbone = make_backbone(backbone, self.input_shape, int(config.embedding_dim))
         kind: type[modules._Loss] = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
         self.loss = kind(
-            config.k, epsilon=config.epsilon, n_draws=config.n_draws, noise=config.noise,
-            similarity=config.similarity, reachability=config.reachability, must_link_first=config.must_link_first,
+            config.k,
+            epsilon=config.epsilon,
+            n_draws=config.n_draws,
+            noise=config.noise,
+            similarity=config.similarity,
+            reachability=config.reachability,
+            must_link_first=config.must_link_first,
             seed=config.seed,
-        )  # fmt: skip
+        )
         if config.noise_start != 1:
             self.loss.noise_scale = torch.ones(())
         self.register_buffer("losses", torch.full((config.n_steps,), torch.nan))

@@ -51,10 +51,13 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
     """Lightning's, on the ranks of the config."""
     try:
         trainer = pl.Trainer(
-            accelerator=accelerator, devices=config.devices, num_nodes=config.num_nodes, strategy=config.strategy,
+            accelerator=accelerator,
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            strategy=config.strategy,
             sync_batchnorm=accelerator in ("cuda", "gpu") and (config.devices, config.num_nodes) != (1, 1),
             **options,
-        )  # fmt: skip
+        )
     except MisconfigurationException as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"Training cannot start on these devices: {reason}.") from error
@@ -84,9 +87,11 @@ def meet(trainer: pl.Trainer) -> None:
         # Keys of their own: the store still has the addresses from before the restart (pytorch issue 135712).
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         dist.init_process_group(
-            dist.get_default_backend_for_device(trainer.strategy.root_device), rank=trainer.global_rank,
-            world_size=trainer.world_size, store=dist.PrefixStore(f"attempt {attempt}", store),
-        )  # fmt: skip
+            dist.get_default_backend_for_device(trainer.strategy.root_device),
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            store=dist.PrefixStore(f"attempt {attempt}", store),
+        )
 
 
 def _part() -> None:

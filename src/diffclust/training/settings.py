@@ -231,9 +231,11 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str)) or (
-        isinstance(value, (list, tuple)) and all(_is_plain(each) for each in value)
-    )  # fmt: skip
+    return (
+        value is None
+        or isinstance(value, (bool, int, float, str))
+        or (isinstance(value, (list, tuple)) and all(_is_plain(each) for each in value))
+    )
 
 
 def _check(config: TrainingConfig, name: str, ok: bool, expected: str) -> None:
