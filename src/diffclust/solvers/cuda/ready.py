@@ -33,11 +33,8 @@ def clamp(k, labels, n, BLOCK: tl.constexpr):
         own = tl.load(labels + index, mask=index < n, other=-1)
         known = (index < n) & (own >= 0)  # -1 is no negative number among unsigned ones
         repeated = tl.zeros((BLOCK,), tl.int32)
-        for first in range(0, tl.minimum(start + BLOCK, n), 8):
-            for offset in tl.static_range(8):  # eight loads in flight
-                other = first + offset
-                label = tl.load(labels + other, mask=other < n, other=0)
-                repeated += ((label == own) & (other < index)).to(tl.int32)
+        for other in range(tl.minimum(start + BLOCK, n)):
+            repeated += ((tl.load(labels + other) == own) & (other < index)).to(tl.int32)
         n_known += tl.sum(known.to(tl.int32), axis=0)
         n_groups += tl.sum((known & (repeated == 0)).to(tl.int32), axis=0)
     return tl.minimum(tl.maximum(k, tl.maximum(n_groups, 1)), n - n_known + n_groups)
