@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py --out results
 
-Loss and gradient, k=10, half of the points labelled, epsilon 0.1. Times are medians of CUDA graph replays, by events.
+Loss and gradient, k=10, half of the points labelled, epsilon 0.1; must-links first, unless it says "one pass". With
+views, every second point is the other view of the one before it. Times are medians of CUDA graph replays, by events.
 Answers are compared with the CPU solver's before anything is timed. Writes gpu.csv, gpu.png and prints tables.
 """
 
@@ -19,30 +20,54 @@ import diffclust as dc
 from diffclust.solvers import cpu, cuda
 from loss import EPSILON, K, graph_ms, make_problem
 
+RULES = {  # name → (must_link_first, with views)
+    "must-links first": (True, False),
+    "one pass": (False, False),
+    "one pass, views": (False, True),
+}
 
-def check(n: int, n_draws: int = 10) -> None:
+
+def knowledge(labels: np.ndarray, views: bool) -> dict[str, np.ndarray]:
+    """What a solver is told: labels; or the relation of labels and of views, which share what is known."""
+    if not views:
+        return {"labels": labels}
+    row = np.arange(len(labels)) // 2 * 2  # a point and its other view
+    closure = np.where(labels[row] >= 0, labels[row], K + row)
+    known = closure < K
+    apart = np.where(known[:, None] & known[None, :], 0, -1)
+    return {"relation": np.where(closure[:, None] == closure[None, :], 1, apart).astype(np.int8)}
+
+
+def check(n: int, rule: str, n_draws: int = 10) -> None:
     """The same forests, edge for edge, as on the CPU."""
     similarity, labels = make_problem(n)
-    options = {"n_draws": n_draws, "epsilon": EPSILON, "seed": 7, "first_draw": 0}
-    expected = cpu.solve(similarity[None], np.array([K]), labels=labels[None], **options)
-    points, classes = torch.as_tensor(similarity[None], device="cuda"), torch.as_tensor(labels[None], device="cuda")
-    found = cuda.solve(points, torch.tensor([K], device="cuda"), labels=classes, **options)
+    must_link_first, views = RULES[rule]
+    known = {name: array[None] for name, array in knowledge(labels, views).items()}
+    options = {
+        "n_draws": n_draws, "epsilon": EPSILON, "seed": 7, "first_draw": 0, "must_link_first": must_link_first
+    }  # fmt: skip
+    expected = cpu.solve(similarity[None], np.array([K]), **known, **options)
+    points = torch.as_tensor(similarity[None], device="cuda")
+    on_device = {name: torch.as_tensor(array, device="cuda") for name, array in known.items()}
+    found = cuda.solve(points, torch.tensor([K], device="cuda"), **on_device, **options)
     if not np.array_equal(found.edges.cpu().numpy(), expected.edges):
-        raise SystemExit(f"n={n}: the forests differ from the CPU solver's, nothing is timed.")
+        raise SystemExit(f"n={n}, {rule}: the forests differ from the CPU solver's, nothing is timed.")
 
 
-def loss_step(n: int, n_draws: int, n_problems: int = 1) -> Callable[[], object]:
+def loss_step(n: int, n_draws: int, n_problems: int = 1, rule: str = "must-links first") -> Callable[[], object]:
     similarity, labels = make_problem(n)
+    must_link_first, views = RULES[rule]
     shape = (n_problems,) if n_problems > 1 else ()
     points = torch.as_tensor(similarity, device="cuda").expand(*shape, n, n).contiguous().requires_grad_()
-    classes = torch.as_tensor(labels, device="cuda").expand(*shape, n).contiguous()
+    ((form, known),) = knowledge(labels, views).items()
+    placed = torch.as_tensor(known, device="cuda").expand(*shape, *known.shape).contiguous()
     counter = torch.zeros((), dtype=torch.int64, device="cuda")
 
     def step() -> torch.Tensor:
-        constraints = dc.Constraints.from_labels(classes)
         loss = dc.partial_fenchel_young_loss(
-            points, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=counter.add_(1)
-        )
+            points, dc.Constraints(**{form: placed}), K, epsilon=EPSILON, n_draws=n_draws, seed=counter.add_(1),
+            must_link_first=must_link_first,
+        )  # fmt: skip
         return torch.autograd.grad(loss, points)[0]
 
     return step
@@ -92,13 +117,14 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.cuda.get_device_name()
     for n in (2, 3, 17, 64, 255, 256, 1000):
-        check(n)
+        for rule in RULES:
+            check(n, rule)
     print(f"{device}: forests equal to the CPU solver's, edge for edge")
 
     rows: list[dict[str, object]] = []
 
-    def measure(kind: str, n: int, n_draws: int, n_problems: int = 1) -> None:
-        step = loss_step(n, n_draws, n_problems)
+    def measure(kind: str, n: int, n_draws: int, n_problems: int = 1, rule: str = "must-links first") -> None:
+        step = loss_step(n, n_draws, n_problems, rule)
         memory = peak_bytes(step)
         torch.cuda.empty_cache()
         milliseconds = graph_ms(step, arguments.seconds)
@@ -112,6 +138,10 @@ def main() -> None:
     for exponent in range(6, 15):
         if 2**exponent <= arguments.largest:
             measure("points", 2**exponent, 100)
+    for rule in ("one pass", "one pass, views"):
+        for n in (64, 256, 1024, 2048):
+            if n <= arguments.largest:
+                measure(rule, n, 100, rule=rule)
     for n_draws in (1, 10, 100, 1000, 10000):
         measure("draws", 64, n_draws)
     for n_problems in (1, 2, 4, 8, 16, 32, 64):

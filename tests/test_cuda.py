@@ -68,6 +68,19 @@ def some_relation(rng, n_problems, n, cannot_link=0.3):
     return np.where(groups[:, :, None] == groups[:, None, :], 1, np.where(between, 0, -1)).astype(np.int8)
 
 
+def some_views(rng, n_problems, n):
+    """Labels, and pairs of points of which at most one is labelled that must link: closures say all that is known."""
+    relations = []
+    for labels in some_labels(rng, n_problems, n):
+        closure = np.where(labels >= 0, labels, 3 + np.arange(n))
+        for i in range(0, n - 1, 2):
+            if max(closure[i : i + 2]) >= 3:
+                closure[i : i + 2] = min(closure[i : i + 2])
+        apart = (closure[:, None] < 3) & (closure[None, :] < 3)
+        relations.append(np.where(closure[:, None] == closure[None, :], 1, np.where(apart, 0, -1)))
+    return np.stack(relations).astype(np.int8)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
@@ -197,6 +210,55 @@ def test_groups_cut_by_missing_edges(rng, n, missing):
         np.testing.assert_array_equal(adjacency.cpu(), expected)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, *([17, 64, 129, 256, 700] if ON_GPU else [])])
+@pytest.mark.parametrize("known", ["labels", "views"])
+def test_one_pass_and_views(rng, n, known):
+    """Labels, and labels with must-link groups, of which kernels alone know that they need no greedy."""
+    constraints = {"labels": some_labels(rng, 3, n)} if known == "labels" else {"relation": some_views(rng, 3, n)}
+    options = {"epsilon": 0.5, "n_draws": 10 if ON_GPU else 2, "first_draw": 7}
+    for must_link_first in (True, False):
+        for free in (True, False):
+            similarity = symmetric(rng, 3, n)
+            check(
+                similarity, np.array([1, (n + 3) // 4, n]), must_link_first=must_link_first, free=free, **constraints,
+                **options,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_one_pass_counts_edges(rng, free):
+    """Of problems with closures and of one without, in one batch."""
+    similarity, relation = symmetric(rng, 3, 8), some_views(rng, 3, 8)
+    relation[1] = some_relation(rng, 1, 8)[0]
+    counts = torch.zeros((3, 8, 8), dtype=torch.int32, device=DEVICE)
+    edges, _, _ = solve(
+        similarity, np.array([3, 3, 3]), relation=relation, must_link_first=False, free=free, n_draws=2, epsilon=0.2,
+        counts=counts,
+    )  # fmt: skip
+    np.testing.assert_array_equal(counts.cpu(), cpu.adjacency_counts(edges, 8))
+    check(similarity, np.array([3, 3, 3]), relation=relation, must_link_first=False, free=free, n_draws=2, epsilon=0.2)
+
+
+def test_one_pass_in_a_block_that_is_wider_than_most(rng):
+    """The free tree connects nearly all points of the first class through the four of the second."""
+    similarity = symmetric(rng, 1, 70)
+    similarity[:, :4] += 9
+    similarity[:, :, :4] += 9
+    labels = np.where(np.arange(70) < 4, 1, 0)[None]
+    check(similarity, np.array([2]), labels=labels, must_link_first=False, epsilon=0.1)
+
+
+@pytest.mark.parametrize("missing", [0.3, 0.6])
+def test_one_pass_with_missing_edges(rng, missing):
+    similarity = np.round(2 * symmetric(rng, 3, 9))
+    gone = np.triu(rng.random(similarity.shape) < missing, 1)
+    similarity[gone | gone.swapaxes(1, 2)] = -np.inf
+    for must_link_first in (True, False):
+        options = {"must_link_first": must_link_first, "free": must_link_first}
+        check(similarity, np.array([1, 3, 5]), labels=some_labels(rng, 3, 9), **options)
+        check(similarity, np.array([1, 3, 4]), relation=some_views(rng, 3, 9), **options)
+
+
 @pytest.mark.parametrize("must_link_first", [True, False])
 @pytest.mark.parametrize("cannot_link", [0.1, 0.6])
 @pytest.mark.parametrize("n", [1, 2, 5, 10, *([65, 300] if ON_GPU else [])])
@@ -219,6 +281,7 @@ def test_draws_take_turns_where_scratch_is_short(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"labels": np.array([[0, 0, 1, 1, -1, -1]] * 2)},
+                                     {"labels": np.array([[0, 0, 1, 1, -1, -1]] * 2), "must_link_first": False},
                                      {"relation": np.full((2, 6, 6), -1, np.int8)}])  # fmt: skip
 @pytest.mark.parametrize("pair", [(0, 1), (1, 2), (3, 4), (4, 5)])  # same label, different labels, unknown
 def test_nan_gives_nan_values_of_its_problem(rng, options, pair):
@@ -240,6 +303,7 @@ def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
     similarity, labels = symmetric(rng, 2, 9), some_labels(rng, 2, 9)
     check(similarity, np.array([1, 4]), labels=labels)
     check(similarity, np.array([1, 4]), relation=some_relation(rng, 2, 9), free=False)
+    check(similarity, np.array([1, 4]), relation=some_views(rng, 2, 9), must_link_first=False)
     noise = cuda.noise_sum(torch.zeros(2, 3, device=DEVICE), 9, seed=on_device(1), first_draw=on_device(0))
     assert not noise.any()
     trees = np.zeros((1, 2, 9), np.int32)

@@ -4,14 +4,15 @@
 every vertex, its best edge to the tree. A key holds all that decides between edges, what counts most at the top::
 
     bit 63   in the tree: sticky under the unsigned maximum of an update, last under the signed one of a choice
-    61 - 62  tier: 2 same label, 1 different labels (a virtual edge), 0 all others; 0 in the free solve
+    61 - 62  tier: 2 same label or must-link group, 1 different labels (a virtual edge), 0 all others, and if free
     29 - 60  weight, a float32 mapped to an unsigned integer of the same order
      1 - 28  complement of the edge (i, j), i < j, 14 bits each: equal weights go by smaller (i, j)
      0       whether the new vertex is j
 
 so one maximum decides a round, ties included, and the keys of the rounds are the spanning tree. Which of its edges
-stay, and in what order, is then found by counting, for each, the stronger ones. Constraints that are not labels with
-must-links first go through ``greedy.agglomerate``, the greedy itself.
+stay, and in what order, is then found by counting, for each, the stronger ones. In one pass, the constrained tree shows
+the blocks of points that end up together, which are the same for both rules, and ``inside.py`` finds their trees.
+General cannot-links go through ``greedy.agglomerate``, the greedy itself; which problems have them, only kernels know.
 
 **Cost.** A round takes one row of the similarity, n normals and one reduction; a draw n - 1 rounds. Each call of the
 generator serves vertices 2c and 2c + 1, which therefore share a lane, as two arrays, "even" and "odd". A vertex takes
@@ -21,8 +22,8 @@ latency of a round. Memory is O(draws * n) beside the similarity. Nothing here w
 The noise is that of :mod:`diffclust.noise` to the last bit, so kernels run with ``enable_fp_fusion=False``.
 
 The way of a draw: ``noise.py`` makes rows of the perturbed similarity, ``keys.py`` their keys, ``trees.py`` the tree,
-``forests.py`` what is returned of it; ``ready.py`` stands before them, ``sums.py`` behind. ``small.py`` is all of that
-in one launch.
+``forests.py`` what is returned of it; ``ready.py`` and ``closures.py`` stand before them, ``sums.py`` behind.
+``small.py`` is all of that in one launch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ import triton
 
 from diffclust import noise as definition
 from diffclust.solvers import Forests
+from diffclust.solvers.cuda.closures import number_closures
 from diffclust.solvers.cuda.greedy import agglomerate
+from diffclust.solvers.cuda.inside import finish_one_pass
 from diffclust.solvers.cuda.launches import device_of, launch
 from diffclust.solvers.cuda.ready import make_ready
 from diffclust.solvers.cuda.small import SMALL, mean_in_one_launch
@@ -91,7 +94,6 @@ def solve(
     n_problems, n = _check_similarity(similarity)
     definition.check_kind(noise)
     constrained = labels is not None or relation is not None
-    general = relation is not None or (labels is not None and not must_link_first)
     free = free or not constrained
     n_solves = int(free) + int(constrained)
     forests = Forests(
@@ -109,31 +111,39 @@ def solve(
         "NOISY": epsilon != 0, "GUMBEL": noise == "gumbel", "ANTITHETIC": antithetic, "WITH_LABELS": with_labels,
         "HALF": half,
     }  # fmt: skip
-    points = similarity if labels is None else labels.contiguous()  # a pointer that is not read where there are none
+    counted = similarity if counts is None else counts  # a pointer that is not read where there are none
+    one_pass = constrained and not must_link_first
+    in_main_kernel = 2 if one_pass else n_solves
+    items = n_problems * in_main_kernel * n_draws
     warps = num_warps or warps_for(n)
     with device_of(similarity):
-        in_main_kernel = int(free) + int(constrained and not general)
-        if in_main_kernel:
-            items = n_problems * in_main_kernel * n_draws
-            prim[(items,)](
-                similarity, n_clusters, points, seed, first_draw, float(epsilon), n, n_draws, in_main_kernel, n_solves,
-                similarity if counts is None else counts, *forests, *_scratch(similarity, items, n, with_labels),
-                JUMPS=(n - 1).bit_length(), COUNTS=counts is not None and not general,
-                LABELS=labels is not None and not general, WARPS=warps, **draws, **launch(warps),
+        if relation is not None:
+            relation = relation.contiguous()
+            points, n_known = number_closures(relation)
+        else:
+            points = n_known = similarity if labels is None else labels.contiguous()
+        scratch = _scratch(similarity, items, n, with_labels)
+        numbers = {"JUMPS": (n - 1).bit_length(), "COUNTS": counts is not None, "GROUPS": relation is not None}
+        prim[(items,)](
+            similarity, n_clusters, points, n_known, seed, first_draw, float(epsilon), n, n_draws, in_main_kernel,
+            n_solves, counted, *forests, *scratch, LABELS=constrained, ONE_PASS=one_pass, WARPS=warps, **numbers,
+            **draws, **launch(warps),
+        )  # fmt: skip
+        if one_pass:
+            finish_one_pass(
+                similarity, points, n_known, seed, first_draw, epsilon, n_draws, n_solves, counted, forests, scratch,
+                numbers, draws,
             )  # fmt: skip
-        if general:
+        if relation is not None:
             # 9 bytes a pair: an int64 key and an int8 flag.
             programs = max(1, min(n_problems * n_draws, SCRATCH_BYTES // (9 * n * n)))
             agglomerate[(programs,)](
-                similarity, n_clusters, points, similarity if relation is None else relation.contiguous(),
-                seed, first_draw, float(epsilon), n, n_problems, n_draws, n_solves,
-                *forests, *_scratch(similarity, programs, n, True),
+                similarity, n_clusters, relation, points, n_known, seed, first_draw, float(epsilon), n, n_problems,
+                n_draws, n_solves, counted, *forests, *_scratch(similarity, programs, n, True),
                 similarity.new_empty((programs, n, n), dtype=torch.int64),
                 similarity.new_empty((programs, n, n), dtype=torch.int8),
-                LABELS=relation is None, MUST_LINK_FIRST=must_link_first, **draws, **launch(warps_for(n)),
+                MUST_LINK_FIRST=must_link_first, COUNTS=counts is not None, **draws, **launch(warps_for(n)),
             )  # fmt: skip
-    if counts is not None and general:
-        counts += adjacency_counts(forests.edges, n)
     return forests
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.forests import number_trees, rank_of, value_of, write_edges
-from diffclust.solvers.cuda.keys import key_of
+from diffclust.solvers.cuda.closures import has_closures
+from diffclust.solvers.cuda.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
+from diffclust.solvers.cuda.keys import ends_of, key_of
 from diffclust.solvers.cuda.noise import draw_words, weight_row
 
 
@@ -68,132 +69,144 @@ def _fill_matrix(
 
 
 @triton.jit
-def _fill_blocks(apart, relation, point_labels, n, BLOCK: tl.constexpr, LABELS: tl.constexpr):
+def _fill_blocks(apart, relation, n, BLOCK: tl.constexpr):
     """Write which pairs must stay apart; return for each point the smallest one that it must link to, or itself."""
     t = tl.arange(0, BLOCK)
     valid = t < n
     block = t
-    if LABELS:
-        label = tl.load(point_labels + t, mask=valid, other=-1)
     for i in range(n):
         j = tl.cast(n - 1 - i, tl.int32)  # downwards, so that the smallest partner is written last
-        if LABELS:
-            label_j = tl.load(point_labels + j)
-            known = (label >= 0) & (label_j >= 0)
-            same, different = known & (label == label_j), known & (label != label_j)
-        else:
-            row = tl.load(relation + tl.cast(j, tl.int64) * n + t, mask=valid, other=-1)
-            same, different = row == 1, row == 0
+        row = tl.load(relation + tl.cast(j, tl.int64) * n + t, mask=valid, other=-1)
+        same, different = row == 1, row == 0
         tl.store(apart + tl.cast(j, tl.int64) * n + t, different.to(tl.int8), mask=valid)
         block = tl.where(same & (j < t), j, block)
     return block
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw"])
-def agglomerate(
-    similarity, n_clusters, point_labels, relation, seed, first_draw, epsilon, n, n_problems, n_draws, n_solves_out,
-    edges_out, labels_out, values_out, keys, smallest, numbers, matrices, aparts,
-    HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
-    LABELS: tl.constexpr, MUST_LINK_FIRST: tl.constexpr, WITH_LABELS: tl.constexpr,
+@triton.jit
+def _agglomerate(
+    similarity, n_clusters, relation, seed, first_draw, epsilon, n, draw, problem, out, n_solves_out, counts, edges_out,
+    labels_out, values_out, keys, smallest, numbers, matrix, apart,
+    HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, COUNTS: tl.constexpr,
+    MUST_LINK_FIRST: tl.constexpr, WITH_LABELS: tl.constexpr,
 ):  # fmt: skip
-    """The constrained greedy of ``reference.kruskal`` as agglomeration; programs take draws in turn.
+    """The constrained greedy of ``reference.kruskal`` as agglomeration, for one draw.
 
     Trees are merged best pair first, and the row of a tree in ``matrix`` holds its best edges to the others. Each tree
     remembers its nearest tree that it may join. A block is what a tree must at least become: joins inside a block are
     always allowed, joins between blocks while ``open_blocks``. With must-links first, blocks open when no join inside a
     block is left; they close when k blocks are left.
     """
+    t = tl.arange(0, 2 * HALF)
+    k = tl.load(n_clusters + problem).to(tl.int32)
+    k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
+    failed = _fill_matrix(
+        matrix, similarity + problem * n * n, n, sign * epsilon, k0, k1, draw_low, draw_high, HALF, NOISY, GUMBEL
+    )
+    block = _fill_blocks(apart, relation + problem * n * n, n, 2 * HALF)
+    tl.debug_barrier()
+
+    tree = t
+    alive = t < n
+    n_blocks = tl.sum((alive & (block == t)).to(tl.int32), axis=0)
+    may_open = n_blocks > k
+    open_blocks = may_open & (MUST_LINK_FIRST == 0)
+    nearest = tl.zeros((2 * HALF,), tl.int32)
+    nearest_key = tl.full((2 * HALF,), -1, tl.int64)
+    nearest_key, nearest = _refresh(alive, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
+    n_edges = 0
+    running = failed == 0
+    while running:
+        best = tl.max(nearest_key, axis=0)
+        pending = t < 0
+        if best >= 0:
+            tl.store(keys + n_edges, best)
+            n_edges += 1
+            r = tl.min(tl.where(nearest_key == best, t, n), axis=0)
+            s = tl.sum(tl.where(t == r, nearest, 0), axis=0)
+            kept = tl.sum(tl.where(t == r, block, 0), axis=0)
+            gone = tl.sum(tl.where(t == s, block, 0), axis=0)
+            alive = alive & (t != s)
+            tree = tl.where(tree == s, r, tree)
+            nearest_key = tl.where(t == s, -1, nearest_key)
+
+            was_open = open_blocks
+            if kept != gone:
+                either = tl.load(apart + kept.to(tl.int64) * n + t, mask=t < n, other=0)
+                either = either | tl.load(apart + gone.to(tl.int64) * n + t, mask=t < n, other=0)
+                tl.debug_barrier()
+                tl.store(apart + kept.to(tl.int64) * n + t, either, mask=t < n)
+                tl.store(apart + t.to(tl.int64) * n + kept, either, mask=t < n)
+                block = tl.where(block == gone, kept, block)
+                n_blocks -= 1
+                may_open = may_open & (n_blocks > k)
+                open_blocks = open_blocks & may_open
+
+            # The best edges of the joined tree, in row and column r.
+            others = alive & (t != r)
+            joined = tl.load(matrix + r.to(tl.int64) * n + t, mask=others, other=-1)
+            joined = tl.maximum(joined, tl.load(matrix + s.to(tl.int64) * n + t, mask=others, other=-1))
+            tl.debug_barrier()
+            tl.store(matrix + r.to(tl.int64) * n + t, joined, mask=others)
+            tl.store(matrix + t.to(tl.int64) * n + r, joined, mask=others)
+            tl.debug_barrier()
+
+            # The better of two best edges is still the best, if the joined tree may be joined at all.
+            moved = others & (nearest_key >= 0) & ((nearest == r) | (nearest == s))
+            welcome = _may_join(kept, block, apart, open_blocks, n, alive)
+            nearest = tl.where(moved & welcome, r, nearest)
+            nearest_key = tl.where(moved & welcome, joined, nearest_key)
+            pending = (alive & (t == r)) | (moved & (welcome == 0))
+            if kept != gone:  # a nearest tree in another block may have become forbidden
+                partner = tl.where(alive & (nearest_key >= 0), nearest, 0)
+                tl.store(numbers + t, block, mask=t < n)
+                tl.debug_barrier()
+                partner_block = tl.load(numbers + partner, mask=alive, other=0)
+                tl.debug_barrier()
+                forbidden = tl.load(apart + block.to(tl.int64) * n + partner_block, mask=alive, other=0) != 0
+                pending = pending | (alive & (nearest_key >= 0) & (block != partner_block) & forbidden)
+            if was_open & (open_blocks == 0):
+                pending = alive
+        else:
+            running = may_open & (open_blocks == 0)
+            open_blocks = may_open
+            pending = alive & running
+        nearest_key, nearest = _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
+
+    tl.debug_barrier()
+    is_edge = t < n_edges
+    key = tl.load(keys + t, mask=is_edge, other=-1)
+    position = rank_of(keys, n_edges, key)
+    write_edges(edges_out + out * (n - 1) * 2, key, is_edge, position, n_edges, n)
+    tl.store(values_out + out, value_of(key, is_edge, failed))
+    if COUNTS:
+        i, j, _ = ends_of(key)
+        add_to_counts(counts + problem * n * n, tl.where(is_edge, i, -1), j, n_solves_out - 1, n)
+    if WITH_LABELS:
+        number_trees(labels_out + out * n, smallest, numbers, tl.where(t < n, tree, 0), failed, n)
+
+
+@triton.jit(do_not_specialize=["seed", "first_draw"])
+def agglomerate(
+    similarity, n_clusters, relation, closures, n_known, seed, first_draw, epsilon, n, n_problems, n_draws,
+    n_solves_out, counts, edges_out, labels_out, values_out, keys, smallest, numbers, matrices, aparts,
+    HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, COUNTS: tl.constexpr,
+    MUST_LINK_FIRST: tl.constexpr, WITH_LABELS: tl.constexpr,
+):  # fmt: skip
+    """All draws of the problems that closures do not describe; programs take draws in turn."""
     program = tl.program_id(0)
     matrix = matrices + program.to(tl.int64) * n * n
     apart = aparts + program.to(tl.int64) * n * n
     keys += program.to(tl.int64) * n
     smallest += program.to(tl.int64) * n
     numbers += program.to(tl.int64) * n
-    t = tl.arange(0, 2 * HALF)
     for item in range(program, n_problems * n_draws, tl.num_programs(0)):
         draw, problem = item % n_draws, tl.cast(item // n_draws, tl.int64)
         out = (problem * n_solves_out + n_solves_out - 1) * n_draws + draw
-        k = tl.load(n_clusters + problem).to(tl.int32)
-        k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-        failed = _fill_matrix(
-            matrix, similarity + problem * n * n, n, sign * epsilon, k0, k1, draw_low, draw_high, HALF, NOISY, GUMBEL
-        )
-        block = _fill_blocks(apart, relation + problem * n * n, point_labels + problem * n, n, 2 * HALF, LABELS)
-        tl.debug_barrier()
-
-        tree = t
-        alive = t < n
-        n_blocks = tl.sum((alive & (block == t)).to(tl.int32), axis=0)
-        may_open = n_blocks > k
-        open_blocks = may_open & (MUST_LINK_FIRST == 0)
-        nearest = tl.zeros((2 * HALF,), tl.int32)
-        nearest_key = tl.full((2 * HALF,), -1, tl.int64)
-        nearest_key, nearest = _refresh(alive, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
-        n_edges = 0
-        running = failed == 0
-        while running:
-            best = tl.max(nearest_key, axis=0)
-            pending = t < 0
-            if best >= 0:
-                tl.store(keys + n_edges, best)
-                n_edges += 1
-                r = tl.min(tl.where(nearest_key == best, t, n), axis=0)
-                s = tl.sum(tl.where(t == r, nearest, 0), axis=0)
-                kept = tl.sum(tl.where(t == r, block, 0), axis=0)
-                gone = tl.sum(tl.where(t == s, block, 0), axis=0)
-                alive = alive & (t != s)
-                tree = tl.where(tree == s, r, tree)
-                nearest_key = tl.where(t == s, -1, nearest_key)
-
-                was_open = open_blocks
-                if kept != gone:
-                    either = tl.load(apart + kept.to(tl.int64) * n + t, mask=t < n, other=0)
-                    either = either | tl.load(apart + gone.to(tl.int64) * n + t, mask=t < n, other=0)
-                    tl.debug_barrier()
-                    tl.store(apart + kept.to(tl.int64) * n + t, either, mask=t < n)
-                    tl.store(apart + t.to(tl.int64) * n + kept, either, mask=t < n)
-                    block = tl.where(block == gone, kept, block)
-                    n_blocks -= 1
-                    may_open = may_open & (n_blocks > k)
-                    open_blocks = open_blocks & may_open
-
-                # The best edges of the joined tree, in row and column r.
-                others = alive & (t != r)
-                joined = tl.load(matrix + r.to(tl.int64) * n + t, mask=others, other=-1)
-                joined = tl.maximum(joined, tl.load(matrix + s.to(tl.int64) * n + t, mask=others, other=-1))
-                tl.debug_barrier()
-                tl.store(matrix + r.to(tl.int64) * n + t, joined, mask=others)
-                tl.store(matrix + t.to(tl.int64) * n + r, joined, mask=others)
-                tl.debug_barrier()
-
-                # The better of two best edges is still the best, if the joined tree may be joined at all.
-                moved = others & (nearest_key >= 0) & ((nearest == r) | (nearest == s))
-                welcome = _may_join(kept, block, apart, open_blocks, n, alive)
-                nearest = tl.where(moved & welcome, r, nearest)
-                nearest_key = tl.where(moved & welcome, joined, nearest_key)
-                pending = (alive & (t == r)) | (moved & (welcome == 0))
-                if kept != gone:  # a nearest tree in another block may have become forbidden
-                    partner = tl.where(alive & (nearest_key >= 0), nearest, 0)
-                    tl.store(numbers + t, block, mask=t < n)
-                    tl.debug_barrier()
-                    partner_block = tl.load(numbers + partner, mask=alive, other=0)
-                    tl.debug_barrier()
-                    forbidden = tl.load(apart + block.to(tl.int64) * n + partner_block, mask=alive, other=0) != 0
-                    pending = pending | (alive & (nearest_key >= 0) & (block != partner_block) & forbidden)
-                if was_open & (open_blocks == 0):
-                    pending = alive
-            else:
-                running = may_open & (open_blocks == 0)
-                open_blocks = may_open
-                pending = alive & running
-            nearest_key, nearest = _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
-
-        tl.debug_barrier()
-        is_edge = t < n_edges
-        key = tl.load(keys + t, mask=is_edge, other=-1)
-        position = rank_of(keys, n_edges, key)
-        write_edges(edges_out + out * (n - 1) * 2, key, is_edge, position, n_edges, n)
-        tl.store(values_out + out, value_of(key, is_edge, failed))
-        if WITH_LABELS:
-            number_trees(labels_out + out * n, smallest, numbers, tl.where(t < n, tree, 0), failed, n)
+        if has_closures(closures + problem * n, n_known + problem * n, n, 2 * HALF) == 0:
+            _agglomerate(
+                similarity, n_clusters, relation, seed, first_draw, epsilon, n, draw, problem, out, n_solves_out,
+                counts, edges_out, labels_out, values_out, keys, smallest, numbers, matrix, apart,
+                HALF, NOISY, GUMBEL, ANTITHETIC, COUNTS, MUST_LINK_FIRST, WITH_LABELS,
+            )  # fmt: skip
         tl.debug_barrier()  # before the next draw overwrites the scratch

@@ -42,17 +42,26 @@ def ends_of(key):
 
 
 @triton.jit
-def with_tier(key, label_u, label_v):
-    """The key in its tier; u is labelled."""
-    tier = tl.where(label_v == label_u, 2, tl.where(label_v >= 0, 1, 0))
+def in_a_closure(label, GROUPS: tl.constexpr):
+    """Whether a point is labelled or, with ``GROUPS``, in a must-link group; see ``closures.py``."""
+    return label != -1 if GROUPS else label >= 0
+
+
+@triton.jit
+def with_tier(key, label_u, label_v, GROUPS: tl.constexpr):
+    """The key in its tier; u is in a closure."""
+    apart = label_v >= 0
+    if GROUPS:
+        apart = apart & (label_u >= 0)
+    tier = tl.where(label_v == label_u, 2, tl.where(apart, 1, 0))
     return key | (tier.to(tl.int64) << TIER_SHIFT)
 
 
 @triton.jit
-def with_block_tier(key, label_u, label_v, block_u, block_v):
-    """The key in tier 2 where the labels are the same, in tier 1 where only the blocks are, in tier 0 if missing."""
+def with_block_tier(key, label_u, label_v, block_u, block_v, GROUPS: tl.constexpr):
+    """The key in tier 2 where the closures are the same, in tier 1 where only the blocks are, in tier 0 if missing."""
     exists = (block_v == block_u) & (weight_of(key) != float("-inf"))
-    tier = tl.where(exists, tl.where((label_v == label_u) & (label_u >= 0), 2, 1), 0)
+    tier = tl.where(exists, tl.where((label_v == label_u) & in_a_closure(label_u, GROUPS), 2, 1), 0)
     return key | (tier.to(tl.int64) << TIER_SHIFT)
 
 

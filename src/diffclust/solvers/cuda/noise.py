@@ -188,6 +188,23 @@ def weight_row(
 
 
 @triton.jit
+def weight_pairs(
+    similarity, n, u, v, scale, k0, k1, draw_low, draw_high, NOISY: tl.constexpr, GUMBEL: tl.constexpr
+):  # fmt: skip
+    """``similarity + scale * noise`` between u and the vertices v, any of them; at u itself it is not defined."""
+    weight = tl.load(similarity + tl.cast(u, tl.int64) * n + v)
+    if NOISY:
+        i, j = tl.minimum(u, v), tl.maximum(u, v)
+        w0, w1, w2, w3 = philox((j >> 1).to(tl.uint32), (i >> 1).to(tl.uint32), draw_low, draw_high, k0, k1)
+        first, second = tl.where((i & 1) == 0, w0, w2), tl.where((i & 1) == 0, w1, w3)
+        if GUMBEL:
+            weight += scale * _gumbel(tl.where((j & 1) == 0, first, second))
+        else:
+            weight += scale * _normal(first, second, j & 1)
+    return weight
+
+
+@triton.jit
 def mean_of_two(a, b):
     """Of the entries of a pair, as float32; rounded as on the CPU."""
     return (0.5 * a + 0.5 * b).to(tl.float32)

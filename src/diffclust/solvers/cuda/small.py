@@ -47,7 +47,7 @@ def _prim_and_mean(
     k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
     grow_tree(
         similarity, point_labels, solve == 1, keys, n, sign * epsilon, k0, k1, draw_low, draw_high,
-        False, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
+        False, LABELS, False, False, HALF, NOISY, GUMBEL, WARPS,
     )  # fmt: skip
     if n_clusters.dtype.is_ptr():
         k = tl.load(n_clusters + problem)
@@ -57,7 +57,7 @@ def _prim_and_mean(
         k = clamp(k, point_labels, n, 2 * HALF)
     key, _, kept, failed = forest_of_tree(
         similarity, point_labels, keys, n, k.to(tl.int32), sign * epsilon, k0, k1, draw_low, draw_high,
-        False, LABELS, HALF, NOISY, GUMBEL, WARPS,
+        False, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
     )  # fmt: skip
     tl.store(values + solve * n_draws + draw, value_of(key, kept, failed))
     if COUNTS:
