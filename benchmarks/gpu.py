@@ -16,17 +16,19 @@ import torch
 from torch import nn
 
 import diffclust as dc
-from diffclust.solvers import cpu, cuda
+from diffclust.noise import Draws
+from diffclust.solvers import Request, cpu, cuda
 from loss import EPSILON, K, graph_ms, make_problem
 
 
 def check(n: int, n_draws: int = 10) -> None:
     """The same forests, edge for edge, as on the CPU."""
     similarity, labels = make_problem(n)
-    options = {"n_draws": n_draws, "epsilon": EPSILON, "seed": 7, "first_draw": 0}
-    expected = cpu.solve(similarity[None], np.array([K]), labels=labels[None], **options)
+    draws = Draws(seed=7, n_draws=n_draws, epsilon=EPSILON)
+    request = Request(similarity[None], K, labels[None], draws=draws, detail="forests")
+    expected = cpu.solve(request)
     points, classes = torch.as_tensor(similarity[None], device="cuda"), torch.as_tensor(labels[None], device="cuda")
-    found = cuda.solve(points, torch.tensor([K], device="cuda"), labels=classes, **options)
+    found = cuda.solve(request._replace(similarity=points, labels=classes))
     if not np.array_equal(found.edges.cpu().numpy(), expected.edges):
         raise SystemExit(f"n={n}: the forests differ from the CPU solver's, nothing is timed.")
 

@@ -21,10 +21,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from diffclust.constraints import Constraints, all_apart
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import is_integer, refuse_masked
-from diffclust.problems import check_constraints
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import DENSE_POINTS, choose_n_clusters, default_guard, memberships_of_points, soft_memberships
+from diffclust.validation import check_constraints
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
