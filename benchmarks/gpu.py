@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 import diffclust as dc
-from diffclust.solvers import cpu, cuda
+from diffclust.noise import Draws
+from diffclust.solvers import Request, cpu, cuda
 from loss import EPSILON, K, graph_ms, make_problem
 
 RULES = {  # name → (must_link_first, with views)
@@ -43,13 +44,11 @@ def check(n: int, rule: str, n_draws: int = 10) -> None:
     similarity, labels = make_problem(n)
     must_link_first, views = RULES[rule]
     known = {name: array[None] for name, array in knowledge(labels, views).items()}
-    options = {
-        "n_draws": n_draws, "epsilon": EPSILON, "seed": 7, "first_draw": 0, "must_link_first": must_link_first
-    }  # fmt: skip
-    expected = cpu.solve(similarity[None], np.array([K]), **known, **options)
-    points = torch.as_tensor(similarity[None], device="cuda")
+    draws = Draws(seed=7, n_draws=n_draws, epsilon=EPSILON)
+    request = Request(similarity[None], K, **known, must_link_first=must_link_first, draws=draws, detail="forests")
+    expected = cpu.solve(request)
     on_device = {name: torch.as_tensor(array, device="cuda") for name, array in known.items()}
-    found = cuda.solve(points, torch.tensor([K], device="cuda"), **on_device, **options)
+    found = cuda.solve(request._replace(similarity=torch.as_tensor(similarity[None], device="cuda"), **on_device))
     if not np.array_equal(found.edges.cpu().numpy(), expected.edges):
         raise SystemExit(f"n={n}, {rule}: the forests differ from the CPU solver's, nothing is timed.")
 

@@ -13,10 +13,12 @@ ON_GPU = torch.cuda.is_available()
 pytest.importorskip("triton")
 
 from diffclust import noise as definition  # noqa: E402
-from diffclust.solvers import cpu, cuda  # noqa: E402
+from diffclust.noise import Draws  # noqa: E402
+from diffclust.solvers import Request, cpu, cuda  # noqa: E402
 from diffclust.solvers.cuda import launches, small  # noqa: E402
 from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
 from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
+from solving import request  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 assert ON_GPU or launches.INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
@@ -28,16 +30,15 @@ def on_device(value):
 
 def solve(similarity, n_clusters, *, seed=3, first_draw=0, **options):
     arrays = {name: on_device(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
-    forests = cuda.solve(
-        on_device(similarity), on_device(n_clusters), seed=on_device(seed), first_draw=on_device(first_draw), **arrays
-    )
-    return [part.cpu().numpy() for part in forests]
+    stream = {"seed": on_device(seed), "first_draw": on_device(first_draw)}
+    forests = cuda.solve(request(on_device(similarity), on_device(n_clusters), **stream, **arrays))
+    return [part.cpu().numpy() for part in (forests.edges, forests.labels, forests.values)]
 
 
 def check(similarity, n_clusters, **options):
     """The same edges and labels as on the CPU, and the same values but for rounding them to float32."""
     edges, labels, values = solve(similarity, n_clusters, **options)
-    expected = cpu.solve(similarity, n_clusters, **{"seed": 3, **options})
+    expected = cpu.solve(request(similarity, n_clusters, **{"seed": 3, **options}))
     np.testing.assert_array_equal(edges, expected.edges)
     np.testing.assert_array_equal(labels, expected.labels)
     assert edges.dtype == labels.dtype == np.int32
@@ -95,9 +96,9 @@ def rng():
 def test_noise_is_the_definition_to_the_last_bit(n, kind, seed, first_draw):
     n_draws = 3
     z = definition.sample(seed, n_draws, n, kind, first_draw=first_draw)
-    options = {"seed": on_device(seed), "first_draw": on_device(first_draw), "noise": kind}
+    draws = Draws(on_device(seed), on_device(first_draw), noise=kind)
     one_hot = torch.eye(n_draws, device=DEVICE)  # a problem for each draw
-    result = cuda.noise_sum(one_hot, n, **options).cpu().numpy()
+    result = cuda.noise_sum(one_hot, n, draws).cpu().numpy()
     if kind == "normal":
         np.testing.assert_array_equal(result, z)
         return
@@ -113,9 +114,9 @@ def test_noise_is_the_definition_to_the_last_bit(n, kind, seed, first_draw):
 
 
 def test_antithetic_noise_has_opposite_signs_in_pairs():
-    options = {"seed": on_device(5), "first_draw": on_device(6)}
-    plain = cuda.noise_sum(torch.tensor([[0.0, 1.0]], device=DEVICE), 5, seed=on_device(5), first_draw=on_device(2))
-    pair = cuda.noise_sum(torch.tensor([[1.0, 0.0], [0.0, 1.0]], device=DEVICE), 5, antithetic=True, **options)
+    plain = cuda.noise_sum(torch.tensor([[0.0, 1.0]], device=DEVICE), 5, Draws(5, on_device(2)))
+    draws = Draws(on_device(5), 6, antithetic=True)
+    pair = cuda.noise_sum(torch.tensor([[1.0, 0.0], [0.0, 1.0]], device=DEVICE), 5, draws)
     np.testing.assert_array_equal(pair[0].cpu(), plain[0].cpu())  # draws 6 and 7 are plain draw 3 and its mirror image
     np.testing.assert_array_equal(pair[1].cpu(), -plain[0].cpu())
 
@@ -137,13 +138,6 @@ def test_wider_than_a_warp(rng, n):
     check(symmetric(rng, 1, n), np.array([4]), labels=some_labels(rng, 1, n), epsilon=0.3)
 
 
-@pytest.mark.parametrize("options", [{"noise": "gumbel"}, {"antithetic": True}, {"free": False}, {"seed": -7}])
-def test_options(rng, options):
-    options = {"labels": some_labels(rng, 1, 8), "epsilon": 0.5, "n_draws": 2, "first_draw": 1, **options}
-    values = check(symmetric(rng, 1, 8), np.array([3]), **options)
-    assert values.shape == (1, 1 + options.get("free", True), 2)
-
-
 @pytest.mark.parametrize("n", [6, 11])
 @pytest.mark.parametrize("levels", [1, 4])
 @pytest.mark.parametrize("constraints", ["none", "labels", "relation", "one pass"])
@@ -159,36 +153,6 @@ def test_ties_go_by_the_smaller_pair(rng, n, levels, constraints):
     check(similarity.astype(np.float32), np.array([1, 4]), **options)
 
 
-def test_duplicated_points(rng):
-    points = np.repeat(rng.normal(size=(5, 2)), 3, axis=0).astype(np.float32)
-    similarity = -((points[:, None] - points[None]) ** 2).sum(-1)[None]
-    check(similarity, np.array([5]), labels=some_labels(rng, 1, 15), epsilon=0.0)
-    assert solve(similarity, np.array([5]))[2].item() == 0.0
-
-
-@pytest.mark.parametrize("missing", [0.3, 0.8, 1.0])
-def test_missing_edges_are_never_taken(rng, missing):
-    similarity = symmetric(rng, 2, 8)
-    gone = np.triu(rng.random(similarity.shape) < missing, 1)
-    similarity[gone | gone.swapaxes(1, 2)] = -np.inf
-    labels = np.full((2, 8), -1)
-    labels[:, [2, 5, 6]] = 0, 1, 2  # groups of one point, which nothing can cut
-    check(similarity, np.array([1, 3]), labels=labels, epsilon=0.1)
-    check(similarity, np.array([1, 3]), relation=some_relation(rng, 2, 8), free=False)
-
-
-def test_a_group_that_only_other_points_connect():
-    """Points 0 and 3 are of one class, but only 1 and 2 connect them; the second problem has the missing edge."""
-    similarity = np.full((2, 4, 4), -np.inf, np.float32)
-    for i, j, weight in ((0, 1, 3.0), (1, 2, 2.0), (2, 3, 1.0)):
-        similarity[:, i, j] = similarity[:, j, i] = weight
-    similarity[1, 0, 3] = similarity[1, 3, 0] = -5.0
-    check(similarity, np.array([1, 1]), labels=np.array([[0, -1, -1, 0]] * 2))
-    edges, _, values = solve(similarity, np.array([1, 1]), labels=np.array([[0, -1, -1, 0]] * 2))
-    assert edges[0, 1, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
-    assert values[:, 1, 0].tolist() == [12.0, 0.0]
-
-
 @pytest.mark.parametrize("missing", [0.4, 0.8, *([0.9, 1.0] if ON_GPU else [])])
 @pytest.mark.parametrize("n", [7, *([33, 100, 129, 300] if ON_GPU else [])])
 def test_groups_cut_by_missing_edges(rng, n, missing):
@@ -201,13 +165,11 @@ def test_groups_cut_by_missing_edges(rng, n, missing):
     check(similarity, np.full(n_problems, k), **options)
     if n <= cuda.SMALL:
         given, groups = on_device(similarity), on_device(labels)
-        draws = {"seed": 3, "first_draw": 0, "n_draws": options["n_draws"], "epsilon": 0.3}
-        clusters = cuda.make_ready(given, torch.full((n_problems,), k, device=DEVICE), groups)[1]
-        forests = cuda.solve(given, clusters, labels=groups, **draws)
-        means, adjacency = cuda.mean_in_one_launch(given, k, groups, **draws)
-        np.testing.assert_array_equal(means.cpu(), cuda.mean_values(forests.values).cpu())
-        expected = cuda.adjacency_counts(forests.edges, n).cpu() / np.float32(draws["n_draws"])
-        np.testing.assert_array_equal(adjacency.cpu(), expected)
+        draws = Draws(3, 0, options["n_draws"], 0.3)
+        asked = Request(given, k, groups, draws=draws, if_infeasible="clamp", adjacency=True, detail="forests")
+        forests, means = cuda.solve(asked), cuda.solve(asked._replace(detail="mean"))
+        np.testing.assert_array_equal(means.mean.cpu(), forests.mean.cpu())
+        np.testing.assert_array_equal(means.adjacency.cpu(), forests.adjacency.cpu())
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 9, *([17, 64, 129, 256, 700] if ON_GPU else [])])
@@ -267,30 +229,9 @@ def test_general_constraints(rng, n, must_link_first, cannot_link):
     check(symmetric(rng, 3, n), np.array([1, 2, n]), **options)
 
 
-@pytest.mark.parametrize("must_link_first", [True, False])
-def test_general_constraints_with_noise(rng, must_link_first):
-    options = {"must_link_first": must_link_first, "epsilon": 0.5, "n_draws": 2, "first_draw": 4}
-    check(symmetric(rng, 1, 7), np.array([2]), relation=some_relation(rng, 1, 7), free=False, **options)
-    if not must_link_first:
-        check(symmetric(rng, 1, 6), np.array([3]), labels=some_labels(rng, 1, 6), noise="gumbel", **options)
-
-
 def test_draws_take_turns_where_scratch_is_short(rng, monkeypatch):
     monkeypatch.setattr(cuda, "SCRATCH_BYTES", 9 * 6 * 6 * 2)
     check(symmetric(rng, 5, 6), np.arange(1, 6), relation=some_relation(rng, 5, 6), free=False)
-
-
-@pytest.mark.parametrize("options", [{}, {"labels": np.array([[0, 0, 1, 1, -1, -1]] * 2)},
-                                     {"labels": np.array([[0, 0, 1, 1, -1, -1]] * 2), "must_link_first": False},
-                                     {"relation": np.full((2, 6, 6), -1, np.int8)}])  # fmt: skip
-@pytest.mark.parametrize("pair", [(0, 1), (1, 2), (3, 4), (4, 5)])  # same label, different labels, unknown
-def test_nan_gives_nan_values_of_its_problem(rng, options, pair):
-    similarity = symmetric(rng, 2, 6)
-    similarity[1][pair] = similarity[1][pair[::-1]] = np.nan
-    for n_clusters in (2, 6):
-        values = check(similarity, np.array([n_clusters, n_clusters]), **options)
-        assert np.isnan(values[1]).all()
-        assert not np.isnan(values[0]).any()
 
 
 def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
@@ -304,7 +245,7 @@ def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
     check(similarity, np.array([1, 4]), labels=labels)
     check(similarity, np.array([1, 4]), relation=some_relation(rng, 2, 9), free=False)
     check(similarity, np.array([1, 4]), relation=some_views(rng, 2, 9), must_link_first=False)
-    noise = cuda.noise_sum(torch.zeros(2, 3, device=DEVICE), 9, seed=on_device(1), first_draw=on_device(0))
+    noise = cuda.noise_sum(torch.zeros(2, 3, device=DEVICE), 9, Draws(on_device(1), on_device(0)))
     assert not noise.any()
     trees = np.zeros((1, 2, 9), np.int32)
     assert (cuda.connectivity_counts(on_device(trees)) == 2).all()
@@ -313,16 +254,7 @@ def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
     assert (cuda.adjacency_products(torch.ones(1, 9, 9, device=DEVICE), on_device(no_edges)) == 0).all()
 
 
-def test_without_labels(rng):
-    similarity, options = symmetric(rng, 1, 7), {"labels": some_labels(rng, 1, 7), "epsilon": 0.2}
-    with_trees = solve(similarity, np.array([3]), **options)
-    without = solve(similarity, np.array([3]), with_labels=False, **options)
-    assert without[1].shape == (1, 2, 1, 0)
-    np.testing.assert_array_equal(with_trees[0], without[0])
-    np.testing.assert_array_equal(with_trees[2], without[2])
-
-
-@pytest.mark.parametrize(("n_problems", "n_draws"), [(0, 2), (2, 0)])
+@pytest.mark.parametrize(("n_problems", "n_draws"), [(0, 2)])
 def test_nothing_to_do(n_problems, n_draws):
     similarity = np.zeros((n_problems, 4, 4), np.float32)
     edges, labels, values = solve(similarity, np.ones(n_problems, np.int64), n_draws=n_draws)
@@ -338,17 +270,14 @@ def test_nothing_to_do(n_problems, n_draws):
     ):
         assert products.shape == (n_problems, n_draws)
     weights = torch.zeros(n_problems, n_draws, device=DEVICE)
-    assert not cuda.noise_sum(weights, 4, seed=on_device(0), first_draw=on_device(0)).any()
+    assert not cuda.noise_sum(weights, 4, Draws()).any()
 
 
 def test_what_it_cannot_do_is_said(rng):
-    scalars = {"seed": on_device(0), "first_draw": on_device(0)}
-    with pytest.raises(TypeError, match="float32"):
-        cuda.solve(torch.zeros(1, 3, 3, dtype=torch.float64), torch.ones(1), **scalars)
     with pytest.raises(ValueError, match="16384"):
-        cuda.solve(torch.zeros(1).expand(1, 16385, 16385), torch.ones(1), **scalars)
+        cuda.solve(Request(torch.zeros(1).expand(1, 16385, 16385), 1))
     with pytest.raises(ValueError, match="gumbel"):
-        cuda.solve(torch.zeros(1, 3, 3), torch.ones(1), noise="cauchy", **scalars)
+        cuda.solve(Request(torch.zeros(1, 3, 3), 1, draws=Draws(noise="cauchy")))
 
 
 # ---------------------------------------------------------------------------------------------------- one launch
@@ -362,17 +291,16 @@ def test_one_launch_gives_what_three_do(rng, n, constrained, options):
     labels = on_device(some_labels(rng, 2, n)) if constrained else None
     draws = {"seed": 3, "first_draw": on_device(5), "n_draws": 20 if ON_GPU else 2, "epsilon": 0.5, **options}
     for k in ((n + 1) // 2, on_device(np.array([1, n]))):
-        clusters = torch.full((2,), k, device=DEVICE) if isinstance(k, int) else k
-        symmetric_, feasible, counts = cuda.make_ready(given, clusters, labels, with_counts=True)
-        forests = cuda.solve(symmetric_, feasible, labels=labels, counts=counts, **draws)
+        asked = request(given, k, labels=labels, if_infeasible="clamp", adjacency=True, **draws)
+        expected = cuda.solve(asked)
         for _ in range(2):  # the second time on a GPU by the kernel that is known
             mean, found = cuda.mean_in_one_launch(given, k, labels, **draws)
-            np.testing.assert_array_equal(mean.cpu(), cuda.mean_values(forests.values).double().cpu())
-            np.testing.assert_array_equal(found.cpu(), counts.cpu().float() / draws["n_draws"])
+            np.testing.assert_array_equal(mean.cpu(), expected.mean.cpu())
+            np.testing.assert_array_equal(found.float().cpu(), expected.adjacency.float().cpu())
         own_k, own_labels = k if isinstance(k, int) else k[1:], None if labels is None else labels[1]
         mean, found = cuda.mean_in_one_launch(given[1], own_k, own_labels, with_adjacency=False, **draws)
         assert found is None
-        assert mean.item() == cuda.mean_values(forests.values)[1].item()
+        assert mean.item() == expected.mean[1].item()
 
 
 TWO_DRAWS = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
@@ -507,58 +435,3 @@ def test_tree_of_one_point_and_two():
             points_cuda.spanning_tree(on_device(np.array([[1.0], [bad]])), "sqeuclidean")
     with pytest.raises(ValueError, match="point 1 is a zero vector"):
         points_cuda.spanning_tree(on_device(np.array([[1.0], [0.0]])), "cosine")
-
-
-# ---------------------------------------------------------------------------------------------------- sums
-
-
-@pytest.fixture(params=[1, 2, 13, 40])
-def forests(request, rng):
-    n = request.param
-    return n, cpu.solve(symmetric(rng, 2, n), np.array([1, (n + 2) // 3]), epsilon=0.5, n_draws=19,
-                        labels=some_labels(rng, 2, n))  # fmt: skip
-
-
-def dense(edges, labels, n):
-    """Adjacency and connectivity of every draw."""
-    adjacency = np.zeros((*edges.shape[:2], n, n), np.int64)
-    for (problem, draw, e), i in np.ndenumerate(edges[..., 0]):
-        if i >= 0:
-            j = edges[problem, draw, e, 1]
-            adjacency[problem, draw, i, j] = adjacency[problem, draw, j, i] = 1
-    return adjacency, (labels[..., :, None] == labels[..., None, :]).astype(np.int64)
-
-
-def test_counts_and_products(rng, forests):
-    n, (edges, labels, _) = forests
-    gap = cuda.adjacency_counts(on_device(edges), n).cpu().numpy()
-    np.testing.assert_array_equal(gap, cpu.adjacency_counts(edges, n))
-    edges, labels = on_device(edges)[:, 1], on_device(labels)[:, 1]  # not contiguous
-    adjacency, connectivity = dense(edges.cpu().numpy(), labels.cpu().numpy(), n)
-    np.testing.assert_array_equal(cuda.adjacency_counts(edges[:, None], n).cpu(), adjacency.sum(1))
-    np.testing.assert_array_equal(cuda.connectivity_counts(labels).cpu(), connectivity.sum(1))
-    # Integers: their sums are exact, whatever the order.
-    cotangent = rng.integers(-9, 10, size=(2, n, n)).astype(np.float32)
-    for products, matrices in (
-        (cuda.adjacency_products(on_device(cotangent), edges), adjacency),
-        (cuda.connectivity_products(on_device(cotangent), labels), connectivity),
-    ):
-        np.testing.assert_array_equal(products.cpu(), (cotangent[:, None] * matrices).sum((2, 3)))
-
-
-@pytest.mark.parametrize(("kind", "antithetic"), [("normal", False), ("normal", True), ("gumbel", False)])
-@pytest.mark.parametrize("n", [5, 66 if ON_GPU else 10])
-def test_noise_sum(rng, kind, antithetic, n):
-    n_draws = 11
-    weights = rng.normal(size=(2, n_draws)).astype(np.float32)
-    result = cuda.noise_sum(on_device(weights), n, seed=on_device(9), first_draw=on_device(4), noise=kind,
-                            antithetic=antithetic)  # fmt: skip
-    draws = np.arange(4, 4 + n_draws)
-    z = definition.sample(9, 4 + n_draws, n, kind).astype(np.float64)
-    z = z[draws // 2] * np.where(draws % 2, -1, 1)[:, None, None] if antithetic else z[draws]
-    score = np.where(np.eye(n), 0, 1 - np.exp(-z)) if kind == "gumbel" else z
-    terms = weights[:, :, None, None].astype(np.float64) * score
-    # Rounding of n_draws products and sums; the exponential of the device is good to two units in the last place.
-    bound = np.finfo(np.float32).eps * (n_draws + 4) * (np.abs(terms) + np.abs(weights)[:, :, None, None]).sum(1)
-    assert (np.abs(result.cpu().numpy() - terms.sum(1)) <= bound).all()
-    np.testing.assert_array_equal(result.cpu(), result.cpu().swapaxes(1, 2))

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 
 from diffclust import noise
-from diffclust.problems import clamp_clusters
 from diffclust.solvers import cpu, solver_for
+from diffclust.validation import clamp_clusters
 from oracles import SIMILARITY_KINDS, random_labels, random_relation, random_similarity
+from solving import solve
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.solvers import xla  # noqa: E402
-from diffclust.solvers.xla import calls, chunks, forests, trees  # noqa: E402
+from diffclust.solvers.xla import calls, chunks, forests, sums, trees  # noqa: E402
 from diffclust.solvers.xla import noise as xla_noise  # noqa: E402
 
 SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on both sides of a word's end
@@ -24,7 +25,7 @@ SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on b
 
 
 def noise_of(seed, n_draws, n, kind, first_draw=0, antithetic=False):
-    words = np.concatenate([xla.as_words(seed), xla.as_words(first_draw)], 1)
+    words = np.concatenate([calls.as_words(seed), calls.as_words(first_draw)], 1)
 
     @jax.jit
     def make(words, number):
@@ -70,14 +71,6 @@ def test_high_words_of_products():
         np.testing.assert_array_equal(high, expected)
 
 
-@pytest.mark.parametrize("kind", noise.KINDS)
-def test_noise_sum_makes_the_same_noise_again(kind):
-    weights = np.random.default_rng(0).normal(size=(3, 20)).astype(np.float32)
-    options = {"seed": SEED, "first_draw": FIRST, "noise": kind}
-    summed = xla.noise_sum(jnp.asarray(weights), 9, **options)
-    np.testing.assert_allclose(summed, cpu.noise_sum(weights, 9, **options), rtol=2e-5, atol=2e-5)
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # Forests
 
@@ -102,90 +95,34 @@ def assert_same_forests(ours, expected):
     np.testing.assert_allclose(ours.values, expected.values, rtol=1e-5, atol=1e-5)
 
 
-CASES = [
-    # n, form, must_link_first, options
-    (1, "labels", True, {}),
-    (7, "none", True, {"noise": "gumbel"}),
-    (7, "labels", True, {}),
-    (7, "labels", False, {}),
-    (7, "pairs", True, {}),
-    (7, "pairs", False, {"noise": "gumbel"}),
-    (19, "pairs", True, {"antithetic": True}),
-    (70, "labels", True, {"antithetic": True, "free": False}),
-]
-
-
-@pytest.mark.parametrize(("n", "form", "must_link_first", "options"), CASES)
-def test_edge_for_edge_like_numpy(n, form, must_link_first, options):
-    rng = np.random.default_rng(n)
-    for _ in range(3):
-        similarity, n_clusters, known = make_problems(rng, n, form)
-        options = {
-            "seed": SEED, "first_draw": FIRST, "n_draws": 4, "epsilon": 0.3, "must_link_first": must_link_first,
-            **options,
-        }  # fmt: skip
-        expected = cpu.solve(similarity, n_clusters, **known, **options)
-        known = {name: jnp.asarray(array) for name, array in known.items()}
-        ours = xla.solve(jnp.asarray(similarity), jnp.asarray(n_clusters), **known, **options)
-        assert_same_forests(ours, expected)
-        # Without noise the ties of the similarity itself decide.
-        plain = options | {"epsilon": 0.0}
-        expected = cpu.solve(similarity, n_clusters, **{k: np.asarray(v) for k, v in known.items()}, **plain)
-        assert_same_forests(xla.solve(jnp.asarray(similarity), jnp.asarray(n_clusters), **known, **plain), expected)
+def compile_again(monkeypatch):
+    """What was patched shows in programs that are compiled after that."""
+    monkeypatch.setattr(xla, "find", jax.jit(xla.find.__wrapped__, static_argnums=0))
 
 
 def test_the_other_algorithm_grows_the_same_trees(monkeypatch):
     """The platform decides which one runs; here it is the one that does not run on this platform."""
     other = trees._boruvka if jax.default_backend() == "cpu" else trees._prim
     monkeypatch.setattr(forests, "grow", other)
-    solve = calls.with_words(xla.solve.__wrapped__)
+    compile_again(monkeypatch)
     rng = np.random.default_rng(0)
     for _ in range(4):
         similarity, n_clusters, known = make_problems(rng, 33, "labels")
         arrays = jnp.asarray(similarity), jnp.asarray(n_clusters)
         for epsilon in (0.0, 0.3):
             options = {"seed": SEED, "n_draws": 3, "epsilon": epsilon}
-            expected = cpu.solve(similarity, n_clusters, **known, **options)
-            assert_same_forests(solve(*arrays, labels=jnp.asarray(known["labels"]), **options), expected)
-
-
-def test_labelled_groups_cut_by_missing_edges_go_through_the_greedy():
-    """Points 0 and 3 are of one class, but only 1 and 2 connect them."""
-    similarity = np.full((4, 4), -np.inf, np.float32)
-    for i, j, weight in ((0, 1, 3.0), (1, 2, 2.0), (2, 3, 1.0)):
-        similarity[i, j] = similarity[j, i] = weight
-    labels = np.array([[0, -1, -1, 0]])
-    expected = cpu.solve(similarity[None], np.array([1]), labels=labels)
-    ours = xla.solve(jnp.asarray(similarity)[None], jnp.array([1]), labels=jnp.asarray(labels))
-    assert_same_forests(ours, expected)
-    assert ours.edges[0, 1, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
+            expected = solve(cpu, similarity, n_clusters, **known, **options)
+            found = solve(xla, *arrays, labels=jnp.asarray(known["labels"]), **options)
+            assert_same_forests(found, expected)
 
 
 @pytest.fixture(scope="module")
 def solved():
-    """Arguments, forests and expectations of seven draws of a batch with labels."""
+    """Arguments and forests of seven draws of a batch with labels."""
     similarity, n_clusters, known = make_problems(np.random.default_rng(3), 7, "labels")
     arrays = jnp.asarray(similarity), jnp.asarray(n_clusters)
     options = {"labels": jnp.asarray(known["labels"]), "seed": SEED, "first_draw": FIRST, "n_draws": 7, "epsilon": 0.3}
-    return arrays, options, xla.solve(*arrays, **options), xla.expect(*arrays, **options)
-
-
-def test_expectations_are_those_of_the_forests(solved):
-    (similarity, _), _, forests, found = solved
-    np.testing.assert_array_equal(found.values, forests.values)
-    np.testing.assert_array_equal(found.n_edges, (forests.edges[..., 0] >= 0).sum(-1))
-    np.testing.assert_array_equal(found.counts, cpu.adjacency_counts(np.asarray(forests.edges), 7))
-    np.testing.assert_array_equal(found.counts, xla.adjacency_counts(forests.edges, 7))
-    trees = np.asarray(forests.labels[:, 0])
-    np.testing.assert_array_equal(xla.connectivity_counts(jnp.asarray(trees)), cpu.connectivity_counts(trees))
-    cotangent = np.random.default_rng(0).normal(size=similarity.shape).astype(np.float32)
-    for ours, theirs, draws in (
-        (xla.adjacency_products, cpu.adjacency_products, np.asarray(forests.edges[:, 0])),
-        (xla.connectivity_products, cpu.connectivity_products, trees),
-    ):
-        np.testing.assert_allclose(
-            ours(jnp.asarray(cotangent), jnp.asarray(draws)), theirs(cotangent, draws), rtol=1e-5, atol=1e-5
-        )
+    return arrays, options, solve(xla, *arrays, adjacency=True, **options)
 
 
 def test_one_seed_for_all_problems_or_one_for_each():
@@ -193,30 +130,32 @@ def test_one_seed_for_all_problems_or_one_for_each():
     similarity = similarity + similarity.swapaxes(-1, -2)
     options = {"n_draws": 4, "epsilon": 1.0}
     seeds = [3, 5 << 33, 9]
-    words = jnp.concatenate([jnp.asarray(xla.as_words(seed)) for seed in seeds])
-    together = xla.solve(similarity, jnp.array([2, 2, 2]), seed=words, **options)
+    words = jnp.concatenate([jnp.asarray(calls.as_words(seed)) for seed in seeds])
+    together = solve(xla, similarity, jnp.array([2, 2, 2]), seed=words, **options)
     for p, seed in enumerate(seeds):
-        alone = cpu.solve(np.asarray(similarity[p : p + 1]), np.array([2]), seed=seed, **options)
+        alone = solve(cpu, np.asarray(similarity[p : p + 1]), np.array([2]), seed=seed, **options)
         np.testing.assert_array_equal(together.edges[p], alone.edges[0])
 
 
 def test_chunks_change_nothing(monkeypatch, solved):
     """Seven draws in three chunks, of which the last is not full."""
-    arrays, options, *whole = solved
+    arrays, options, whole = solved
     n_problems = len(arrays[0])
     monkeypatch.setattr(chunks, "CHUNK_BYTES", dict.fromkeys(chunks.CHUNK_BYTES, 4 * arrays[0].size * 7 // 3 + 1))
     assert chunks._n_chunks(n_problems, 7, 7) == 3
-    pieces = [calls.with_words(function.__wrapped__)(*arrays, **options) for function in (xla.solve, xla.expect)]
+    compile_again(monkeypatch)
+    pieces = solve(xla, *arrays, adjacency=True, **options)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(pieces), strict=True):
         np.testing.assert_array_equal(one, other)
 
-    trees, cotangent = whole[0].labels[:, 0], jnp.ones_like(arrays[0])
+    trees, cotangent = whole.labels[:, 0], jnp.ones_like(arrays[0])
     counts = cpu.connectivity_counts(np.asarray(trees))
     np.testing.assert_array_equal(jax.jit(xla.connectivity_counts.__wrapped__)(trees), counts)
     products = jax.jit(xla.connectivity_products.__wrapped__)(cotangent, trees)
     np.testing.assert_array_equal(products.sum(-1), counts.sum((-1, -2)))
     monkeypatch.setattr(chunks, "CHUNK_BYTES", dict.fromkeys(chunks.CHUNK_BYTES, 4 * 7**3 // 3 + 1))
-    summed = calls.with_words(xla.noise_sum.__wrapped__)(jnp.ones((2, 7)), 7, seed=1, noise="normal")
+    monkeypatch.setattr(sums, "_noise_sum", jax.jit(sums._noise_sum.__wrapped__, static_argnums=(1, 3, 4)))
+    summed = xla.noise_sum(jnp.ones((2, 7)), 7, noise.Draws(seed=1))
     np.testing.assert_allclose(summed[1], noise.sample(1, 7, 7).sum(0), rtol=1e-5, atol=1e-5)
 
 
@@ -258,15 +197,4 @@ def test_table_names_the_solver():
 def test_too_many_points_are_an_error():
     shape = jax.ShapeDtypeStruct((1, xla.MAX_POINTS + 1, xla.MAX_POINTS + 1), jnp.float32)
     with pytest.raises(ValueError, match="up to 32767 points"):
-        jax.eval_shape(lambda s: xla.solve(s, jnp.array([1])), shape)
-
-
-def test_a_nan_ends_in_nan_and_leaves_the_others_alone(solved):
-    (similarity, n_clusters), options, expected, _ = solved
-    found = xla.solve(similarity.at[1, 0, 1].set(jnp.nan), n_clusters, **options)
-    others = np.arange(len(similarity)) != 1
-    assert np.isnan(found.values[1]).all()
-    assert (np.asarray(found.edges[1]) == -1).all()
-    assert (np.asarray(found.labels[1]) == 0).all()
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one[others], other[others])
+        jax.eval_shape(lambda s: solve(xla, s, jnp.array([1])), shape)

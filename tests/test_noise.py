@@ -10,6 +10,7 @@ from scipy import stats
 
 from diffclust import noise
 from diffclust.solvers import cpu
+from solving import solve
 
 ULP = 2.0**-24  # half a unit in the last place of a float32 near 1
 FOUR_SIGMA = 2 * stats.norm.sf(4)  # p-value of a deviation of four standard errors
@@ -260,7 +261,7 @@ def test_solver_uses_the_same_bits(kind, n):
     similarity[range(len(rows)), rows, columns] = similarity[range(len(rows)), columns, rows] = 0
     n_draws, epsilon, first = (40 if n < 20 else 4), np.float32(0.3), 2**32 - 2
     z = noise.sample(-9, n_draws, n, kind, first_draw=first)
-    solved = cpu.solve(similarity, np.full(len(rows), n - 1), seed=-9, first_draw=first, n_draws=n_draws,
+    solved = solve(cpu, similarity, np.full(len(rows), n - 1), seed=-9, first_draw=first, n_draws=n_draws,
                        epsilon=0.3, noise=kind)  # fmt: skip
     assert (solved.edges[:, 0, :, 0] == np.stack([rows, columns], 1)[:, None]).all()
     assert np.array_equal(solved.values[:, 0], 2 * (epsilon * z[:, rows, columns]).T.astype(np.float64))
@@ -270,11 +271,11 @@ def test_many_blocks_of_noise():
     """A draw of more blocks than the kernel makes at a time: the whole tree of the noise alone."""
     n = 151
     z = noise.sample(1, 1, n)[0]
-    solved = cpu.solve(np.zeros((1, n, n), np.float32), np.array([1]), seed=1, epsilon=1.0)
+    solved = solve(cpu, np.zeros((1, n, n), np.float32), np.array([1]), seed=1, epsilon=1.0)
     rows, columns = solved.edges[0, 0, 0].T
     weights = z[rows, columns]
     assert (np.diff(weights) <= 0).all()
-    exact = cpu.solve(z[None], np.array([1]))
+    exact = solve(cpu, z[None], np.array([1]))
     assert np.array_equal(solved.edges, exact.edges)
     assert np.array_equal(solved.values, exact.values)
 

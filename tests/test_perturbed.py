@@ -11,7 +11,8 @@ import torch
 from scipy.special import logsumexp, ndtr, softmax
 
 import diffclust as dc
-from diffclust.solvers import reference
+from diffclust.noise import Draws
+from diffclust.solvers import Request, cpu, reference
 from oracles import close_relation, components, pairs_of, random_labels, random_pairs, random_similarity
 
 OPERATORS = {
@@ -462,20 +463,17 @@ def test_leave_one_out_baseline_is_unbiased_and_reduces_variance(name, noise, ca
     labels = np.array([0, 0, 0, 1, 1, 1])
     target = (labels[:, None] == labels[None, :]).astype(np.float64)
     cotangent = 2 * (0.5 - target)  # what a squared loss sends back, roughly
-    s = torch.from_numpy(similarity)[None]
-    k_tensor = torch.tensor([k])
     with_baseline, without = [], []
     for seed in range(seeds):
         with_baseline.append(
             vjp(name, similarity, k, cotangent, epsilon=epsilon, noise=noise, seed=seed, n_draws=n_draws)[pairs_of(n)]
         )
-        stream = (torch.tensor(seed), torch.tensor(0))
-        _, forests = getattr(torch.ops.diffclust, f"expected_{name}")(
-            s, k_tensor, None, None, True, *stream, n_draws, epsilon, noise, False
-        )
-        products = getattr(torch.ops.diffclust, f"{name}_products")(torch.from_numpy(cotangent)[None], forests)
-        plain = torch.ops.diffclust.noise_sum(products / (2 * epsilon * n_draws), n, *stream, noise, False)
-        without.append(plain[0].numpy()[pairs_of(n)])
+        draws = Draws(seed, 0, n_draws, epsilon, noise)
+        found = cpu.solve(Request(similarity[None], k, draws=draws, detail="forests"))
+        forests = (found.edges if name == "adjacency" else found.labels)[:, 0]
+        products = getattr(cpu, f"{name}_products")(cotangent[None], forests)
+        plain = cpu.noise_sum(products / (2 * epsilon * n_draws), n, draws)
+        without.append(plain[0][pairs_of(n)])
     with_baseline, without = np.array(with_baseline), np.array(without)
     difference = with_baseline - without
     assert_within_four_standard_errors(difference.mean(0), 0.0, difference.std(0, ddof=1) / math.sqrt(seeds))

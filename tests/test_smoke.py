@@ -126,17 +126,15 @@ def test_jax():
 def test_triton(noise):
     torch = need("torch")
     need("triton")
-    from diffclust.solvers import cpu, cuda
+    from diffclust.noise import Draws
+    from diffclust.solvers import Request, cpu, cuda
 
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there in Triton's interpreter
-    similarity, clusters = SIMILARITY[None, ::4, ::4].astype(np.float32).copy(), np.array([3])
-    options = {"n_draws": 2, "epsilon": 0.5, "noise": noise}
-    forests = cuda.solve(
-        torch.as_tensor(similarity, device=device), torch.as_tensor(clusters, device=device),
-        seed=torch.tensor(3, device=device), first_draw=torch.tensor(0, device=device), **options,
-    )  # fmt: skip
-    expected = cpu.solve(similarity, clusters, seed=3, **options)
-    assert np.array_equal(forests[0].cpu().numpy(), expected[0])
+    similarity = SIMILARITY[None, ::4, ::4].astype(np.float32).copy()
+    draws = Draws(3, 0, n_draws=2, epsilon=0.5, noise=noise)
+    request = Request(torch.as_tensor(similarity, device=device), 3, draws=draws, detail="forests")
+    expected = cpu.solve(request._replace(similarity=similarity))
+    assert np.array_equal(cuda.solve(request).edges.cpu().numpy(), expected.edges)
 
 
 def test_metric_learning():

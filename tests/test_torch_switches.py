@@ -497,18 +497,6 @@ def test_compiled_second_derivatives_of_modules_are_refused(kind, backend):
         torch.autograd.grad((first**2).sum() + (x**2).sum(), x)
 
 
-def test_small_problems_on_a_gpu_have_no_second_derivatives_either():
-    adjacency = similarity()
-    leaf = similarity(seed=1).requires_grad_()
-    mean = binding._SmallExpectedValue.apply(2.0 * leaf, lambda s: ((s * adjacency).sum(), adjacency))
-    for _ in range(2):
-        (first,) = torch.autograd.grad(mean**2, leaf, retain_graph=True)
-        torch.testing.assert_close(first, 4.0 * mean.detach() * adjacency)
-    (first,) = torch.autograd.grad(mean, leaf, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivatives"):
-        torch.autograd.grad((first**2).sum() + leaf.sum(), leaf)
-
-
 @EVERY
 def test_tracing_with_fake_tensors(name):
     """Nothing looks at a value, not even for a warning."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diffclust import noise
 from diffclust.constraints import Constraints
 from diffclust.similarity import negative_squared_distances, standardize
-from diffclust.solvers import cpu, reference
+from diffclust.solvers import Request, cpu, reference
 
 EPSILON, SEED = 0.1, 0
 
@@ -34,12 +34,12 @@ def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10) -> Iterator
     """
     similarity, labels = _problem(n_points, n_clusters)
     relation = np.nan_to_num(Constraints.from_labels(labels).matrix(), nan=-1).astype(int).tolist()
-    options: dict[str, Any] = {"seed": SEED, "n_draws": n_draws, "epsilon": EPSILON}
+    draws = noise.Draws(SEED, 0, n_draws, EPSILON)
     total = np.zeros(2)
     for name, known, given in (("free", None, {}), ("labels", relation, {"labels": labels[None], "free": False})):
 
         def ours(given: dict[str, Any] = given) -> NDArray[Any]:
-            return cpu.solve(similarity[None], np.array([n_clusters]), **given, **options).edges[0, 0]
+            return cpu.solve(Request(similarity[None], n_clusters, draws=draws, detail="forests", **given)).edges[0, 0]
 
         def plain(known: Any = known) -> list[Any]:
             perturbed = similarity + np.float32(EPSILON) * noise.sample(SEED, n_draws, n_points)

@@ -24,18 +24,16 @@ over all ranks is the gradient of the mean of the groups' losses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from diffclust.bindings import torch as binding
-from diffclust.perturbed import score_weights
-
-if TYPE_CHECKING:
-    from diffclust.noise import Draws
-    from diffclust.problems import Problem
+from diffclust.gradients import score_weights
+from diffclust.solvers import Request
 
 # The second names are those of torch before 2.13, deprecated since.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
@@ -167,43 +165,35 @@ class _WithValue(torch.autograd.Function):
 
 
 @torch.compiler.disable
-def connectivity(problem: Problem, draws: Draws, *, must_link_first: bool, group: Any = None) -> Tensor:
-    """The soft connectivity of a problem that all ranks have, over all draws; each rank solves its share."""
-    return _SharedConnectivity.apply(
-        group, problem.similarity, problem.n_clusters, problem.labels, problem.relation, must_link_first,
-        *binding.draw_arguments(problem, draws),
-    )  # fmt: skip
+def connectivity(given: Tensor, request: Request, group: Any = None) -> Tensor:
+    """The soft connectivity of similarities that all ranks have, over all draws; each rank solves its share."""
+    flat = given.reshape(math.prod(given.shape[:-2]), *given.shape[-2:])
+    draws = binding.on_device(request.draws, given.device)
+    return _SharedConnectivity.apply(flat, request._replace(draws=draws), group).reshape(given.shape)
 
 
 class _SharedConnectivity(torch.autograd.Function):
-    """As ``bindings.torch._ExpectedForest``, with sums over the draws of all ranks."""
+    """As ``bindings.torch.expected_connectivity``, with sums over the draws of all ranks."""
 
     @staticmethod
-    def forward(
-        ctx: Any, group: Any, similarity: Tensor, n_clusters: Tensor, labels: Tensor | None, relation: Tensor | None,
-        must_link_first: bool, seed: Tensor, first_draw: Tensor, n_draws: int, epsilon: float, noise: str,
-        antithetic: bool,
-    ) -> Tensor:  # fmt: skip
-        start, count = share_of_draws(n_draws, antithetic, group)
-        first_draw = first_draw + start
+    def forward(ctx: Any, similarity: Tensor, request: Request, group: Any) -> Tensor:
+        draws = request.draws
+        start, count = share_of_draws(draws.n_draws, draws.antithetic, group)
+        own = draws._replace(first=draws.first + start, n_draws=count)
         if count:
-            mean, trees = binding.expected_connectivity(
-                similarity, n_clusters, labels, relation, must_link_first, seed, first_draw, count, epsilon, noise,
-                antithetic,
-            )  # fmt: skip
+            mean, trees = binding.soft_connectivity(request._replace(similarity=similarity, draws=own))
             total = (mean * count).round()  # whole numbers: sums over ranks are exact, NaN stays NaN
         else:
             total = torch.zeros_like(similarity)
             trees = similarity.new_zeros((*similarity.shape[:1], 0, similarity.shape[1]), dtype=torch.int32)
         dist.all_reduce(total, group=group)
-        ctx.save_for_backward(similarity, trees, seed, first_draw)
-        ctx.group, ctx.n_draws, ctx.own = group, n_draws, slice(start, start + count)
-        ctx.epsilon, ctx.noise, ctx.antithetic = epsilon, noise, antithetic
-        return total / n_draws
+        ctx.save_for_backward(similarity, trees)
+        ctx.group, ctx.n_draws, ctx.draws, ctx.own = group, draws.n_draws, own, slice(start, start + count)
+        return total / draws.n_draws
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
-        similarity, trees, seed, first_draw = ctx.saved_tensors
+        similarity, trees = ctx.saved_tensors
         with torch.no_grad():
             total = cotangent.clone(memory_format=torch.contiguous_format)
             dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
@@ -211,8 +201,8 @@ class _SharedConnectivity(torch.autograd.Function):
             if trees.shape[1]:
                 products[:, ctx.own] = binding.connectivity_products(total, trees)
             dist.all_reduce(products, group=ctx.group)  # the baseline is the mean over all draws
-            weights = score_weights(products, ctx.epsilon, ctx.antithetic)[:, ctx.own].contiguous()
+            weights = score_weights(products, ctx.draws.epsilon, ctx.draws.antithetic)[:, ctx.own].contiguous()
             gradient = torch.zeros_like(total)
             if trees.shape[1]:
-                gradient = binding.noise_sum(weights, total.shape[-1], seed, first_draw, ctx.noise, ctx.antithetic)
-        return None, binding.final(gradient, cotangent, similarity), *[None] * 10
+                gradient = binding.noise_sum(weights, total.shape[-1], ctx.draws)
+        return binding.final(gradient, cotangent, similarity), None, None

@@ -13,9 +13,9 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints, all_apart
 from diffclust.frameworks import to_numpy
 from diffclust.noise import Draws
-from diffclust.problems import check_choice, check_constraints, check_count, check_flag, check_points, prepare
 from diffclust.similarity import check_neighbors, check_similarity
-from diffclust.solvers import solver_for
+from diffclust.solvers import Request, solver_for
+from diffclust.validation import check_choice, check_constraints, check_count, check_flag, check_points, prepare
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +68,15 @@ def spanning_forest(
     """
     check_flag("must_link_first", must_link_first)
     problem = prepare(similarity, n_clusters, constraints)
-    values, forests = backend_of(problem.given).values(
-        problem, Draws(), must_link_first=must_link_first, strict=True, with_labels=True
+    request = problem.request(
+        Draws(), must_link_first=must_link_first, free=False, if_infeasible="raise", detail="forests"
     )
+    value, answer = backend_of(problem.given).value(problem.given, request)
     return Forest(
-        edges=problem.unflatten(forests.edges[:, 0, 0]),
-        labels=problem.unflatten(forests.labels[:, 0, 0]),
+        edges=problem.unflatten(answer.edges[:, 0, 0]),
+        labels=problem.unflatten(answer.labels[:, 0, 0]),
         n_clusters=n_clusters,
-        value=values,
+        value=value,
     )
 
 
@@ -111,8 +112,8 @@ class Hierarchy:
         known = check_constraints(constraints, len(matrix), ())
         relation = None if known is None or known.relation is None else known.relation[None]
         # Where constraints forbid one cluster, the greedy goes on until nothing can be joined.
-        forests = solver_for(matrix).solve(matrix[None], np.array([1]), relation=relation, free=relation is None)
-        edges = forests.edges[0, 0, 0]
+        request = Request(matrix[None], 1, relation=relation, free=relation is None, detail="forests")
+        edges = solver_for(matrix).solve(request).edges[0, 0, 0]
         edges = edges[edges[:, 0] >= 0]
         weights = matrix[edges[:, 0], edges[:, 1]]
         if known is None:

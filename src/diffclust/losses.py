@@ -21,8 +21,8 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
 from diffclust.noise import Draws
-from diffclust.perturbed import check_draws
-from diffclust.problems import Problem, check_feasible, check_flag, clamp_clusters, prepare
+from diffclust.solvers import Answer
+from diffclust.validation import Problem, check_draws, check_feasible, check_flag, clamp_clusters, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -94,25 +94,25 @@ def partial_fenchel_young_loss(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
-    losses, forests = backend_of(problem.given).values(
-        problem, draws, must_link_first=must_link_first, gap=True, with_labels=diagnostics
+    request = problem.request(
+        draws, must_link_first=must_link_first, if_infeasible="clamp", detail="forests" if diagnostics else "mean"
     )
+    losses, answer = backend_of(problem.given).value(problem.given, request)
     reduced = _reduce(losses, problem, reduction)
-    return (reduced, _diagnose(problem, draws, forests)) if diagnostics else reduced
+    return (reduced, _diagnose(problem, draws, answer)) if diagnostics else reduced
 
 
-def _diagnose(problem: Problem, draws: Draws, forests: Any) -> LossDiagnostics:
+def _diagnose(problem: Problem, draws: Draws, answer: Answer) -> LossDiagnostics:
     backend = backend_of(problem.given)
-    gaps = forests.values[:, 0] - forests.values[:, 1]
+    gaps = answer.values[:, 0] - answer.values[:, 1]
     deviation = ((gaps - gaps.mean(-1)[:, None]) ** 2).sum(-1) / max(draws.n_draws - 1, 1)
     known = _known_matrix(problem)
     xp = namespace_of(problem.given)
     same, apart = xp.where(known == 1, 1.0, 0.0), xp.where(known == 0, 1.0, 0.0)
-    joined, confused = (backend.connectivity_products(pairs, forests.labels[:, 0]) for pairs in (same, apart))
+    joined, confused = (backend.connectivity_products(pairs, answer.labels[:, 0]) for pairs in (same, apart))
     agrees = (joined == same.sum((-1, -2))[:, None]) & (confused == 0)
-    n_edges = (forests.edges[:, 1, :, :, 0] >= 0).sum(-1)
     n_clusters = _clamped(problem)
-    stuck = n_edges < (problem.n_points - n_clusters)[:, None]
+    stuck = answer.n_edges[:, 1] < (problem.n_points - n_clusters)[:, None]
     found = (n_clusters, (agrees * 1.0).mean(-1), (deviation / draws.n_draws) ** 0.5, (stuck * 1.0).mean(-1))
     return LossDiagnostics(*(problem.unflatten(each) for each in found))
 
@@ -174,7 +174,7 @@ def fenchel_young_loss(
             f"adjacency must have the shape of the similarity, {tuple(np.shape(similarity))}, got "
             f"{tuple(adjacency.shape)}."
         )
-    means, _ = backend_of(problem.given).values(problem, draws, must_link_first=True, strict=True)
+    means, _ = backend_of(problem.given).value(problem.given, problem.request(draws, if_infeasible="raise"))
     # Where y has no edge, -inf may stand in the similarity, and 0 * -inf is no number.
     inner = xp.where(adjacency == 0, 0.0, problem.given * adjacency).sum((-1, -2))
     return _reduce(means - inner, problem, reduction)
@@ -203,7 +203,8 @@ def connectivity_loss(
 def _connectivity_loss(problem: Problem, draws: Draws, reduction: str, connectivity: Callable[..., Any]) -> Any:
     """With the soft connectivity from a function: that of one process, or of all ranks."""
     known = _known_matrix(problem)
-    free = Problem(problem.given, _clamped(problem))
-    soft = connectivity(free, draws, must_link_first=True)
+    free = Problem(problem.given, _clamped(problem)).request(draws, if_infeasible="raise")
+    soft = connectivity(problem.given, free)
+    known = known.reshape(soft.shape)
     gap = namespace_of(soft).where(known != known, 0.0, soft - known)  # nan is unknown
-    return _reduce(problem.unflatten((gap * gap).sum((-1, -2))), problem, reduction)
+    return _reduce((gap * gap).sum((-1, -2)), problem, reduction)

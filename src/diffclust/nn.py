@@ -23,7 +23,7 @@ from diffclust.bindings.torch import as_integer
 from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, smaller
-from diffclust.problems import prepare
+from diffclust.validation import check_draws, prepare
 
 SIMILARITIES: dict[str, Callable[[Any], Any]] = {
     "sqeuclidean": similarities.negative_squared_distances,
@@ -52,7 +52,7 @@ class _Perturbed(nn.Module):
             raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
         if reachability is not None and not (is_integer(reachability) and reachability >= 1):
             raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")
-        perturbed.check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
+        check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
         self.n_clusters = int(n_clusters)
         self.epsilon = epsilon
         self.n_draws = n_draws
@@ -225,7 +225,7 @@ class ConnectivityLoss(_Loss):
         similarity = self._scaled_similarities(embeddings)
         known = self._constraints(embeddings, known)
         problem = losses._prepare(similarity, self.n_clusters, known, self.strict)
-        checked = perturbed.check_draws(similarity, **draws)
+        checked = check_draws(similarity, **draws)
         over_ranks = functools.partial(distributed.connectivity, group=self._group())
         return losses._connectivity_loss(problem, checked, self.reduction, over_ranks)
 
@@ -243,10 +243,11 @@ class PerturbedClustering(_Perturbed):
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
         if self._gathers():
             similarity = self.similarities(self._of_all_ranks(embeddings)[0])
-            draws = perturbed.check_draws(similarity, **self._draws(embeddings))
-            problem = prepare(similarity, self.n_clusters, constraints)
-            soft = distributed.connectivity(problem, draws, must_link_first=self.must_link_first, group=self._group())
-            return problem.unflatten(soft)
+            draws = check_draws(similarity, **self._draws(embeddings))
+            request = perturbed.request_of(
+                prepare(similarity, self.n_clusters, constraints), draws, self.must_link_first
+            )
+            return distributed.connectivity(similarity, request, group=self._group())
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings), self.n_clusters, constraints=constraints,
             must_link_first=self.must_link_first, **self._draws(embeddings),

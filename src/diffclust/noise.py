@@ -132,7 +132,7 @@ class Draws(NamedTuple):
     seed: Any = 0
     first: Any = 0
     n_draws: int = 1
-    epsilon: float = 0.0
+    epsilon: Any = 0.0
     noise: str = "normal"
     antithetic: bool = False
 

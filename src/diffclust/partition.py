@@ -157,8 +157,8 @@ def partition(
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
-        cut: how clusters are made, one of ``CUTS``, or "auto", see :func:`diffclust.evidence.gather_evidence`. The size guard is that of
-            forests.
+        cut: how clusters are made, one of ``CUTS``, or "auto", see :func:`diffclust.evidence.gather_evidence`. The
+            size guard is that of forests.
         retrain: for "auto", makes the embedding that other knowledge gives; None leaves "auto" with the forest.
         seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
@@ -302,7 +302,7 @@ def _constrain(
 
 
 def _tree_of_clusters(points: NDArray[Any], clusters: NDArray[Any], free: Hierarchy, metric: str) -> Hierarchy:
-    """The tree in which given clusters come apart first: trees of the clusters, then the free tree's edges between them.
+    """The tree in which given clusters come apart first: a tree of each, then the free tree's edges between them.
 
     An edge between clusters is at most as similar as the weakest inside one, so that similarities decrease.
     """

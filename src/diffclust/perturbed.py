@@ -1,4 +1,4 @@
-r"""Expectations over random perturbations, and the only gradient formulas.
+r"""Expectations over random perturbations.
 
 A forest jumps when the similarity Σ moves; its expectation over noise Z does not. With ``B`` draws,
 
@@ -8,10 +8,10 @@ A forest jumps when the similarity Σ moves; its expectation over noise Z does n
 over forests A with k trees, with or without constraints, are :func:`perturbed_value`, :func:`perturbed_adjacency` and
 :func:`perturbed_connectivity`. Two formulas give all gradients:
 
-* **envelope** (:func:`value_gradient`): ∇F_{k,ε} = A_{k,ε}. The forests of the forward pass are the gradient.
-* **score** (:func:`score_weights`): a forest has no gradient, but the density of the noise has one. For a cotangent G,
-  (1/2ε) E[⟨G, A(Σ + εZ)⟩ s(Z)] with the score s = -∇ log density (s(Z) = Z for normal noise), and the same with M.
-  The ½ is there because one variable stands at (i, j) and at (j, i).
+* **envelope** (``gradients.value_gradient``): ∇F_{k,ε} = A_{k,ε}. The forests of the forward pass are the gradient.
+* **score** (``gradients.score_weights``): a forest has no gradient, but the density of the noise has one. For a
+  cotangent G, (1/2ε) E[⟨G, A(Σ + εZ)⟩ s(Z)] with the score s = -∇ log density (s(Z) = Z for normal noise), and the same
+  with M. The ½ is there because one variable stands at (i, j) and at (j, i).
 
 A draw is n - 1 edges and n labels; nothing of size ``n_draws * n * n`` is ever held, because the noise is a pure
 function of (seed, draw, i, j) and is made again where it is needed. See ``docs/notation.md`` for the symbols.
@@ -21,66 +21,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, is_integer
-from diffclust.noise import Draws, check_integer, check_kind
-from diffclust.problems import check_flag, prepare
-
-# ------------------------------------------------------------------------------------------------------------------
-# The gradient formulas
+from diffclust.noise import Draws
+from diffclust.solvers import Request
+from diffclust.validation import Problem, check_draws, check_flag, prepare
 
 
-def value_gradient(cotangent: Any, adjacency: Any) -> Any:
-    """∇F = A, from cotangents (...) of mean values and mean adjacencies (..., n, n).
-
-    For a mean gap F(Σ) - F(Σ; M_Ω) the adjacency is that of the free forests less that of the constrained ones.
-    """
-    return (cotangent[..., None, None] if cotangent.ndim else cotangent) * adjacency
-
-
-def score_weights(products: Any, epsilon: float, antithetic: bool) -> Any:
-    """Weight of each draw's score, from its product ⟨G, A⟩ or ⟨G, M⟩, (problems, draws).
-
-    The mean of the *other* draws' products is subtracted first (leave-one-out baseline): it is independent of the
-    draw's noise, whose score has mean zero, so nothing changes in expectation, but the variance shrinks. A pair of
-    antithetic draws cancels any baseline by itself, and one draw's twin is not independent of it, so there none is
-    used.
-    """
-    n_draws = products.shape[-1]
-    if antithetic or n_draws == 1:
-        return products / (2.0 * epsilon * n_draws)
-    return (products - products.mean(-1)[..., None]) / (2.0 * epsilon * (n_draws - 1))
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# The operators
-
-
-def check_draws(
-    similarity: Any, epsilon: float, n_draws: int, noise: str, seed: Any, first_draw: Any, antithetic: bool
-) -> Draws:
-    if not is_integer(n_draws):
-        raise TypeError(f"n_draws must be an integer, got {n_draws!r}.")
-    if n_draws < 1:
-        raise ValueError(f"n_draws must be at least 1, got {n_draws}.")
-    if not isinstance(epsilon, (int, float, np.number)) or isinstance(epsilon, bool):
-        raise TypeError(f"epsilon must be a number, got {epsilon!r}.")
-    if not 0 < epsilon < float("inf"):
-        raise ValueError(f"epsilon must be positive and finite, got {epsilon}. Without noise, use spanning_forest.")
-    check_kind(noise)
-    if antithetic and noise != "normal":
-        raise ValueError(f"antithetic draws need symmetric noise, noise='normal', got noise={noise!r}.")
-    if antithetic and n_draws % 2:
-        raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
-    if framework_of(similarity) == "numpy":
-        if seed is None:
-            # The legacy generator is the global one: np.random.seed makes runs repeatable.
-            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
-        seed, first_draw = check_integer("seed", seed), check_integer("first_draw", first_draw)
-    return Draws(seed, first_draw, int(n_draws), float(epsilon), noise, bool(antithetic))
+def request_of(problem: Problem, draws: Draws, must_link_first: bool) -> Request:
+    """Forests that agree with the constraints only; a k that cannot be is an error."""
+    return problem.request(draws, must_link_first=must_link_first, free=False, if_infeasible="raise")
 
 
 def perturbed_value(
@@ -112,8 +62,7 @@ def perturbed_value(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    means, _ = backend_of(problem.given).values(problem, draws, must_link_first=must_link_first, strict=True)
-    return means
+    return backend_of(problem.given).value(problem.given, request_of(problem, draws, must_link_first))[0]
 
 
 def perturbed_adjacency(
@@ -132,7 +81,7 @@ def perturbed_adjacency(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    return problem.unflatten(backend_of(problem.given).adjacency(problem, draws, must_link_first=must_link_first))
+    return backend_of(problem.given).adjacency(problem.given, request_of(problem, draws, must_link_first))
 
 
 def perturbed_connectivity(
@@ -152,4 +101,4 @@ def perturbed_connectivity(
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
-    return problem.unflatten(backend_of(problem.given).connectivity(problem, draws, must_link_first=must_link_first))
+    return backend_of(problem.given).connectivity(problem.given, request_of(problem, draws, must_link_first))

@@ -18,6 +18,11 @@ SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
 
 def check_similarity(similarity: Any) -> NDArray[Any]:
     """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
+    return symmetrise(check_numbers(similarity))
+
+
+def check_numbers(similarity: Any) -> NDArray[Any]:
+    """A float array (..., n, n) without NaN and +inf; symmetry is left to the solver, or to :func:`symmetrise`."""
     array = _check_real("similarity", to_numpy(similarity, "similarity"))
     check_square(array)
     if array.size == 0:
@@ -29,13 +34,13 @@ def check_similarity(similarity: Any) -> NDArray[Any]:
     if infinite.any():
         where = tuple(int(i) for i in np.argwhere(infinite)[0])
         raise ValueError(f"similarity is +inf at {where}. To force a pair together, use a must-link constraint.")
-    return symmetrise(array)
+    return array
 
 
 def symmetrise(array: NDArray[Any]) -> NDArray[Any]:
     """The mean of both triangles, which is what solvers take; more than rounding between them is a ValueError.
 
-    NaN passes: who must not have any has looked before.
+    NaN is let through. Callers that must reject it check first.
     """
     transposed = array.swapaxes(-1, -2)
     if np.array_equal(array, transposed):

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import fill_unknown, to_numpy
-from diffclust.perturbed import check_draws
 from diffclust.similarity import check_similarity, standardize
+from diffclust.solvers import Request, solver_for
+from diffclust.validation import check_draws
 
 CRITERIA = ("gap", "stability", "labels")
 
@@ -107,22 +108,12 @@ def _perturbed_hierarchies(
     seed: int,
 ) -> list[Hierarchy]:
     """The hierarchies of all draws; label constraints are put on each tree, other ones go into the solver."""
-    from diffclust.solvers import cpu
-
-    check_draws(matrix, epsilon, n_draws, "normal", seed, 0, False)
+    draws = check_draws(matrix, epsilon, n_draws, "normal", seed, 0, False)
     n = len(matrix)
     relation = None if constraints is None or constraints.relation is None else constraints.relation[None]
-    forests = cpu.solve(
-        matrix[None],
-        np.array([1]),
-        relation=relation,
-        free=relation is None,
-        seed=seed,
-        n_draws=n_draws,
-        epsilon=epsilon,
-    )
+    request = Request(matrix[None], 1, relation=relation, draws=draws, free=relation is None, detail="forests")
     hierarchies = []
-    for edges in forests.edges[0, 0]:
+    for edges in solver_for(matrix).solve(request).edges[0, 0]:
         edges = edges[edges[:, 0] >= 0]
         tree = Hierarchy(n, edges, np.zeros(len(edges)))  # in order; the weights themselves are not needed
         hierarchies.append(tree if constraints is None else tree.constrained(constraints, min_cluster_size))

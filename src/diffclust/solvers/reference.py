@@ -1,12 +1,23 @@
 """Plain Kruskal on one similarity matrix, straight from the definition: slow and obviously right.
 
-Every other solver is tested against this one, edge for edge. It is pure Python on purpose.
+Every other solver is tested against this one, edge for edge. Kruskal is pure Python on purpose, and the functions of
+the contract are loops over it and plain sums of matrices.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust import noise as definition
+from diffclust.noise import Draws
+from diffclust.similarity import symmetrise
+from diffclust.solvers.base import Answer, Request
+from diffclust.validation import check_bounds, check_reached, clamp_clusters
 
 Edge = tuple[int, int]
 
@@ -71,3 +82,99 @@ def labels_of(n: int, edges: Sequence[Edge]) -> list[int]:
             tree[member] = joined
     roots = sorted({min(t) for t in tree})
     return [roots.index(min(t)) for t in tree]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The contract, on NumPy arrays
+
+
+def solve(request: Request) -> Answer:
+    """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`."""
+    similarity, draws, (n_problems, n, _) = symmetrise(request.similarity), request.draws, request.similarity.shape
+    shape = (n_problems, request.n_solves, draws.n_draws)
+    values, edges, labels = np.zeros(shape), np.full((*shape, n - 1, 2), -1, np.int32), np.zeros((*shape, n), np.int32)
+    clusters = np.broadcast_to(np.asarray(request.n_clusters), (n_problems,))
+    if request.if_infeasible == "clamp" and request.labels is not None:
+        clusters = clamp_clusters(clusters, request.labels)
+    elif request.if_infeasible == "raise":
+        check_bounds(int(clusters.min()), int(clusters.max()), n)
+    # The product is rounded to float32, then added in the similarity's precision.
+    scaled = np.float32(draws.epsilon) * _noise(draws, draws.n_draws, n)
+    is_broken = np.isnan(similarity).any((1, 2))
+    values[is_broken] = np.nan
+    for p in np.flatnonzero(~is_broken).tolist():
+        for b, perturbed in enumerate(similarity[p] + scaled.astype(similarity.dtype)):
+            for s, relation in enumerate(_relations(request, p)):
+                forest = kruskal(perturbed.tolist(), int(clusters[p]), relation, request.must_link_first)
+                edges[p, s, b, : len(forest)] = np.reshape(forest, (-1, 2))
+                labels[p, s, b] = labels_of(n, forest)
+                values[p, s, b] = 2.0 * sum(float(perturbed[edge]) for edge in forest)
+    answer = Answer(_mean(values).astype(similarity.dtype), None, values, edges, labels)
+    if request.if_infeasible == "raise":
+        check_reached(answer.n_edges[~is_broken, -1], clusters[~is_broken], n, request.is_constrained)
+    if request.adjacency:
+        counts = adjacency_counts(edges, n)
+        answer = answer._replace(adjacency=counts.astype(similarity.dtype) / draws.n_draws)
+    if request.detail == "mean":
+        return answer._replace(values=None, edges=None, labels=None)
+    return answer if request.detail == "forests" else answer._replace(labels=None)
+
+
+def _relations(request: Request, problem: int) -> list[list[list[int]] | None]:
+    """What each solve of a problem has to agree with."""
+    constrained: list[list[list[int]] | None] = []
+    if request.relation is not None:
+        constrained = [request.relation[problem].tolist()]
+    elif request.labels is not None:
+        labels = request.labels[problem].tolist()
+        constrained = [[[int(a == b) if a >= 0 and b >= 0 else -1 for b in labels] for a in labels]]
+    return [None, *constrained] if request.free or not constrained else constrained
+
+
+def _noise(draws: Draws, n_draws: int, n: int) -> NDArray[np.float32]:
+    """(draws, n, n) noise; antithetic draws 2b and 2b + 1 are plain draw b and its mirror image."""
+    if not draws.antithetic:
+        return definition.sample(draws.seed, n_draws, n, draws.noise, first_draw=draws.first)
+    numbers = np.arange(draws.first, draws.first + n_draws)
+    pairs = definition.sample(draws.seed, n_draws // 2 + 1, n, draws.noise, first_draw=draws.first // 2)
+    return pairs[numbers // 2 - draws.first // 2] * np.where(numbers % 2, -1, 1).astype(np.float32)[:, None, None]
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (values[:, 0] if values.shape[1] == 1 else np.maximum(values[:, 0] - values[:, 1], 0)).mean(-1)
+
+
+def _adjacency(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """(..., n, n) adjacency matrices of edges (..., n - 1, 2)."""
+    result = np.zeros((*edges.shape[:-2], n, n), np.int32)
+    for (*which, _), i, j in zip(np.ndindex(edges.shape[:-1]), *edges.reshape(-1, 2).T, strict=True):
+        if i >= 0:
+            result[(*which, i, j)] = result[(*which, j, i)] = 1
+    return result
+
+
+def _connectivity(labels: NDArray[np.int32]) -> NDArray[np.bool_]:
+    return labels[..., :, None] == labels[..., None, :]
+
+
+def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    counts = _adjacency(edges, n).sum(2, dtype=np.int32)
+    return counts[:, 0] if edges.shape[1] == 1 else counts[:, 0] - counts[:, 1]
+
+
+def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
+    return _connectivity(labels).sum(1, dtype=np.int32)
+
+
+def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[Any]:
+    return (cotangent[:, None] * _adjacency(edges, cotangent.shape[-1])).sum((-1, -2))
+
+
+def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[Any]:
+    return (cotangent[:, None] * _connectivity(labels)).sum((-1, -2))
+
+
+def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:
+    z = _noise(draws, weights.shape[1], n).astype(np.float64)
+    score = z if draws.noise == "normal" else np.where(np.eye(n), 0, 1 - np.exp(-z))
+    return np.einsum("pb,bij->pij", weights, score)

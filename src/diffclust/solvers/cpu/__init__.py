@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
-from diffclust.solvers import Forests
+from diffclust.similarity import symmetrise
+from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
 from diffclust.solvers.cpu.noise import BLOCKS, PAD, copy_ordered, ordered, perturb
@@ -30,11 +31,16 @@ from diffclust.solvers.cpu.sums import (
 from diffclust.solvers.cpu.threads import in_threads, plain
 from diffclust.solvers.cpu.trees import grow, sort_edges, write_forest
 from diffclust.solvers.cpu.walk import closures_of_labels, closures_of_relation, label_forest, relation_of_closures
+from diffclust.validation import check_bounds, check_reached, clamp_clusters
 
 __all__ = [
-    "adjacency_counts", "adjacency_products", "connectivity_counts", "connectivity_products", "mean_values",
-    "noise_sum", "solve",
-]  # fmt: skip
+    "adjacency_counts",
+    "adjacency_products",
+    "connectivity_counts",
+    "connectivity_products",
+    "noise_sum",
+    "solve",
+]
 
 
 @jit
@@ -66,7 +72,7 @@ def _solve_items(
         problem, draw = item // n_draws, item % n_draws
         k = n_clusters[problem]
         edges, trees, values = edges_out[problem, :, draw], labels_out[problem, :, draw], values_out[problem, :, draw]
-        if k < 0:  # not a number: see solve()
+        if k < 0:  # the problem has a NaN: see solve()
             edges[:] = -1
             trees[:] = 0
             values[:] = np.nan
@@ -118,52 +124,52 @@ def _solve_items(
 NO_CONSTRAINTS, LABELS, RELATION = range(3)
 
 
-def solve(
-    similarity: NDArray[Any],
-    n_clusters: NDArray[Any],
-    *,
-    labels: NDArray[Any] | None = None,
-    relation: NDArray[Any] | None = None,
-    must_link_first: bool = True,
-    free: bool = True,
-    seed: int = 0,
-    first_draw: int = 0,
-    n_draws: int = 1,
-    epsilon: float = 0.0,
-    noise: str = "normal",
-    antithetic: bool = False,
-    complete: bool = True,
-) -> Forests:
-    """Forests of ``similarity + epsilon * noise`` for every problem and draw.
-
-    Args:
-        similarity: (problems, n, n) float32 or float64, exactly symmetric; the diagonal is ignored.
-        n_clusters: (problems,) integers.
-        labels: (problems, n) integers, negative is unknown; or
-        relation: (problems, n, n) int8, 1 same, 0 different, -1 unknown, transitively closed; or neither.
-        free: also (or, without constraints, only) the forests without constraints.
-        complete: False leaves the edges of a draw in no order and the labels out (their last dimension is 0).
-
-    A problem with a NaN gets NaN values and no edges. Fewer edges than n - k mean that the greedy got stuck.
-    """
+def solve(request: Request) -> Answer:
+    """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`."""
+    similarity, labels, relation, draws = (
+        symmetrise(request.similarity),
+        request.labels,
+        request.relation,
+        request.draws,
+    )
     n_problems, n, _ = similarity.shape
-    form = NO_CONSTRAINTS if labels is None and relation is None else LABELS if relation is None else RELATION
-    free = free or form == NO_CONSTRAINTS
-    n_solves = int(free) + int(form != NO_CONSTRAINTS)
-    edges = np.empty((n_problems, n_solves, n_draws, max(n - 1, 0), 2), np.int32)
-    trees = np.empty((n_problems, n_solves, n_draws, n if complete else 0), np.int32)
-    values = np.empty((n_problems, n_solves, n_draws), np.float64)
-    clusters = np.where(np.isnan(similarity).any(axis=(1, 2)), -1, n_clusters).astype(np.int32)
-    if labels is None:
-        labels = np.empty((0, 0), np.int64)
-    if relation is None:
-        relation = np.empty((0, 0, 0), np.int8)
-    key_0, key_1 = noise_definition.split_seed(seed)
+    form = NO_CONSTRAINTS if not request.is_constrained else LABELS if relation is None else RELATION
+    free = request.free or form == NO_CONSTRAINTS
+    complete = request.detail == "forests"
+    clusters = _clusters(request)
+    shape = (n_problems, request.n_solves, draws.n_draws)
+    edges = np.empty((*shape, max(n - 1, 0), 2), np.int32)
+    trees = np.empty((*shape, n if complete else 0), np.int32)
+    values = np.empty(shape, np.float64)
+    is_broken = np.isnan(similarity).any(axis=(1, 2))
+    key_0, key_1 = noise_definition.split_seed(draws.seed)
     integer = np.int32 if similarity.dtype == np.float32 else np.int64
     arguments = (
-        plain(similarity), np.array([np.iinfo(integer).min], integer), clusters, plain(labels, np.int64),
-        plain(relation, np.int8), form, must_link_first, free, complete, key_0, key_1,
-        np.uint64(int(first_draw) % 2**64), antithetic, np.float32(epsilon), noise_definition.KINDS.index(noise),
+        plain(similarity), np.array([np.iinfo(integer).min], integer),
+        np.where(is_broken, -1, clusters).astype(np.int32),
+        np.empty((0, 0), np.int64) if labels is None else plain(labels, np.int64),
+        np.empty((0, 0, 0), np.int8) if relation is None else plain(relation, np.int8),
+        form, request.must_link_first, free, complete, key_0, key_1, np.uint64(int(draws.first) % 2**64),
+        draws.antithetic, np.float32(draws.epsilon), noise_definition.KINDS.index(draws.noise),
     )  # fmt: skip
-    in_threads(lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * n_draws)
-    return Forests(edges, trees, values)
+    in_threads(
+        lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * draws.n_draws
+    )
+    if request.if_infeasible == "raise":
+        check_reached((edges[~is_broken, -1, ..., 0] >= 0).sum(-1), clusters[~is_broken], n, request.is_constrained)
+    mean = mean_values(values).astype(similarity.dtype)
+    adjacency = adjacency_counts(edges, n).astype(similarity.dtype) / draws.n_draws if request.adjacency else None
+    if request.detail == "mean":
+        return Answer(mean, adjacency)
+    return Answer(mean, adjacency, values, edges, trees if complete else None)
+
+
+def _clusters(request: Request) -> NDArray[Any]:
+    """k of every problem, (problems,), checked or moved into the range of the labels as asked."""
+    n_problems, n, _ = request.similarity.shape
+    clusters = np.broadcast_to(np.asarray(request.n_clusters), (n_problems,))
+    if request.if_infeasible == "clamp" and request.labels is not None:
+        return clamp_clusters(clusters, request.labels)
+    if request.if_infeasible == "raise" and n_problems:
+        check_bounds(int(clusters.min()), int(clusters.max()), n)
+    return clusters

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
+from diffclust.noise import Draws
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.noise import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
 from diffclust.solvers.cpu.threads import in_threads, plain
@@ -151,18 +152,16 @@ def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, start, stop,
                         total[problem, b, a] = sums[problem, lane, c]
 
 
-def noise_sum(
-    weights: NDArray[Any], n: int, *, seed: int, first_draw: int, noise: str, antithetic: bool = False
-) -> NDArray[np.float64]:
+def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:
     """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
 
     The score is minus the derivative of the log-density: z for normal noise, 1 - exp(-z) for Gumbel noise.
     """
     total = np.zeros((len(weights), n, n), np.float64)
-    key_0, key_1 = noise_definition.split_seed(seed)
+    key_0, key_1 = noise_definition.split_seed(draws.seed)
     arguments = (
-        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(int(first_draw) % 2**64), antithetic,
-        noise_definition.KINDS.index(noise),
+        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(int(draws.first) % 2**64), draws.antithetic,
+        noise_definition.KINDS.index(draws.noise),
     )  # fmt: skip
     # Row r of the triangle of blocks is short when r is large: thread t gets the rows between these shares of it.
     half = (n + 1) // 2

@@ -28,11 +28,14 @@ The way of a draw: ``noise.py`` makes rows of the perturbed similarity, ``keys.p
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 
 from diffclust import noise as definition
-from diffclust.solvers import Forests
+from diffclust.noise import Draws
+from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.cuda.closures import number_closures
 from diffclust.solvers.cuda.greedy import agglomerate
 from diffclust.solvers.cuda.inside import finish_one_pass
@@ -50,52 +53,88 @@ from diffclust.solvers.cuda.sums import (
 from diffclust.solvers.cuda.trees import prim, warps_for
 
 __all__ = [
-    "SMALL", "adjacency_counts", "adjacency_products", "connectivity_counts", "connectivity_products", "make_ready",
-    "mean_in_one_launch", "mean_values", "noise_sum", "solve",
-]  # fmt: skip
+    "adjacency_counts",
+    "adjacency_products",
+    "connectivity_counts",
+    "connectivity_products",
+    "noise_sum",
+    "solve",
+]
 
 MAX_POINTS = 1 << 14  # an index has 14 bits in a key
 SCRATCH_BYTES = 1 << 30  # of the general greedy, which needs n x n for each draw in flight
 
 
-def solve(
+def solve(request: Request) -> Answer:
+    """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`.
+
+    Similarities of any float dtype are computed in float32. Seed and first draw are integers, or int64 scalars on the
+    device, which only the kernels read. Nothing waits for the device, so whether k is reached is never checked.
+    """
+    similarity, k, draws = request.similarity, request.n_clusters, request.draws
+    _check_size(similarity.shape[-1])
+    definition.check_kind(draws.noise)
+    if request.detail == "mean" and _fits_one_launch(request):
+        return Answer(*mean_in_one_launch(similarity, k, request.labels, *draws, with_adjacency=request.adjacency))
+    if isinstance(k, int):
+        k = torch.full(similarity.shape[:1], k, device=similarity.device)
+    clamped = request.labels if request.if_infeasible == "clamp" else None
+    symmetric, k, counts = make_ready(similarity, k, clamped, request.adjacency)
+    forests = find_forests(
+        symmetric, k, request.labels, request.relation, request.must_link_first, request.free, draws,
+        with_labels=request.detail == "forests", counts=counts,
+    )  # fmt: skip
+    mean = mean_values(forests.values).to(similarity.dtype)
+    adjacency = None if counts is None else counts.to(similarity.dtype) / draws.n_draws
+    if request.detail == "mean":
+        return Answer(mean, adjacency)
+    labels = forests.labels if request.detail == "forests" else None
+    return Answer(mean, adjacency, forests.values, forests.edges, labels)
+
+
+def _fits_one_launch(request: Request) -> bool:
+    """Whether ``small.py`` can do it: few points, and no constraints, or labels with both solves and k to be moved."""
+    if request.similarity.shape[-1] > SMALL or request.relation is not None:
+        return False
+    with_labels = request.must_link_first and request.free and request.if_infeasible == "clamp"
+    return request.labels is None or with_labels
+
+
+class Forests(NamedTuple):
+    """The forests of ``problems x solves x draws``, as in :class:`Answer`."""
+
+    edges: torch.Tensor
+    labels: torch.Tensor  # of length 0 if not asked for
+    values: torch.Tensor
+
+
+def find_forests(
     similarity: torch.Tensor,
     n_clusters: torch.Tensor,
-    *,
-    labels: torch.Tensor | None = None,
-    relation: torch.Tensor | None = None,
-    must_link_first: bool = True,
-    free: bool = True,
-    seed: torch.Tensor | int,
-    first_draw: torch.Tensor | int,
-    n_draws: int = 1,
-    epsilon: float = 0.0,
-    noise: str = "normal",
-    antithetic: bool = False,
+    labels: torch.Tensor | None,
+    relation: torch.Tensor | None,
+    must_link_first: bool,
+    free: bool,
+    draws: Draws,
     with_labels: bool = True,
     counts: torch.Tensor | None = None,
     num_warps: int | None = None,
 ) -> Forests:
-    """Forests of ``similarity + epsilon * noise`` for every problem and draw, as ``solvers.cpu.solve`` gives them.
+    """The forests of input that is ready.
 
     Args:
-        similarity: (problems, n, n) float32, exactly symmetric; the diagonal is ignored.
+        similarity: (problems, n, n) float32, exactly symmetric.
         n_clusters: (problems,) integers.
-        labels: (problems, n) int64, negative is unknown; or
-        relation: (problems, n, n) int8, 1 same, 0 different, -1 unknown, transitively closed; or neither.
-        free: also (or, without constraints, only) the forests without constraints.
-        seed, first_draw: integers, or int64 scalars on the device, which only the kernels read.
-        with_labels: False leaves out the trees of the points (``labels`` has length 0).
+        labels, relation, must_link_first, free, draws: see :class:`Request`.
+        with_labels: False leaves out the trees of the points.
         counts: (problems, n, n) int32 zeros, to which the edges are added as in :func:`adjacency_counts`.
         num_warps: of the main kernel, for measurements; see :func:`warps_for`.
-
-    A draw with a NaN gets a NaN value, no edges and labels 0.
     """
-    n_problems, n = _check_similarity(similarity)
-    definition.check_kind(noise)
+    n_problems, n, _ = similarity.shape
     constrained = labels is not None or relation is not None
     free = free or not constrained
     n_solves = int(free) + int(constrained)
+    n_draws, seed, first_draw, epsilon = draws.n_draws, draws.seed, draws.first, float(draws.epsilon)
     forests = Forests(
         similarity.new_empty((n_problems, n_solves, n_draws, max(n - 1, 0), 2), dtype=torch.int32),
         similarity.new_empty((n_problems, n_solves, n_draws, n if with_labels else 0), dtype=torch.int32),
@@ -107,9 +146,9 @@ def solve(
 
     half = triton.next_power_of_2((n + 1) // 2)
     similarity, n_clusters = similarity.contiguous(), n_clusters.contiguous()
-    draws = {
-        "NOISY": epsilon != 0, "GUMBEL": noise == "gumbel", "ANTITHETIC": antithetic, "WITH_LABELS": with_labels,
-        "HALF": half,
+    options = {
+        "NOISY": epsilon != 0, "GUMBEL": draws.noise == "gumbel", "ANTITHETIC": draws.antithetic,
+        "WITH_LABELS": with_labels, "HALF": half,
     }  # fmt: skip
     counted = similarity if counts is None else counts  # a pointer that is not read where there are none
     one_pass = constrained and not must_link_first
@@ -125,35 +164,31 @@ def solve(
         scratch = _scratch(similarity, items, n, with_labels)
         numbers = {"JUMPS": (n - 1).bit_length(), "COUNTS": counts is not None, "GROUPS": relation is not None}
         prim[(items,)](
-            similarity, n_clusters, points, n_known, seed, first_draw, float(epsilon), n, n_draws, in_main_kernel,
+            similarity, n_clusters, points, n_known, seed, first_draw, epsilon, n, n_draws, in_main_kernel,
             n_solves, counted, *forests, *scratch, LABELS=constrained, ONE_PASS=one_pass, WARPS=warps, **numbers,
-            **draws, **launch(warps),
+            **options, **launch(warps),
         )  # fmt: skip
         if one_pass:
             finish_one_pass(
                 similarity, points, n_known, seed, first_draw, epsilon, n_draws, n_solves, counted, forests, scratch,
-                numbers, draws,
+                numbers, options,
             )  # fmt: skip
         if relation is not None:
             # 9 bytes a pair: an int64 key and an int8 flag.
             programs = max(1, min(n_problems * n_draws, SCRATCH_BYTES // (9 * n * n)))
             agglomerate[(programs,)](
-                similarity, n_clusters, relation, points, n_known, seed, first_draw, float(epsilon), n, n_problems,
+                similarity, n_clusters, relation, points, n_known, seed, first_draw, epsilon, n, n_problems,
                 n_draws, n_solves, counted, *forests, *_scratch(similarity, programs, n, True),
                 similarity.new_empty((programs, n, n), dtype=torch.int64),
                 similarity.new_empty((programs, n, n), dtype=torch.int8),
-                MUST_LINK_FIRST=must_link_first, COUNTS=counts is not None, **draws, **launch(warps_for(n)),
+                MUST_LINK_FIRST=must_link_first, COUNTS=counts is not None, **options, **launch(warps_for(n)),
             )  # fmt: skip
     return forests
 
 
-def _check_similarity(similarity: torch.Tensor) -> tuple[int, int]:
-    if similarity.dtype != torch.float32:
-        raise TypeError(f"The CUDA solver computes in float32, got {similarity.dtype}. Pass similarity.float().")
-    n_problems, n, _ = similarity.shape
+def _check_size(n: int) -> None:
     if n > MAX_POINTS:
         raise ValueError(f"The CUDA solver takes up to {MAX_POINTS} points, got {n}. Use the CPU for more.")
-    return n_problems, n
 
 
 def _scratch(like: torch.Tensor, items: int, n: int, with_labels: bool) -> tuple[torch.Tensor, ...]:

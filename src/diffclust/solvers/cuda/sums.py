@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from diffclust import noise as definition
+from diffclust.noise import Draws
 from diffclust.solvers.cuda.forests import add_to_counts
 from diffclust.solvers.cuda.launches import device_of, launch
 from diffclust.solvers.cuda.noise import draw_words, noise_of_block, philox
@@ -124,8 +125,8 @@ def _multiply_edges(cotangent, edges, edges_stride, products, n, n_draws, BLOCK:
 
 
 def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-    """(problems, draws) float32 <cotangent, A> of every draw's adjacency A, every edge counted both ways."""
-    n_problems, n_draws = edges.shape[:2]
+    """(problems, draws) <cotangent, A> of every draw's adjacency A, every edge counted both ways."""
+    (n_problems, n_draws), dtype = edges.shape[:2], cotangent.dtype
     products = cotangent.new_empty((n_problems, n_draws), dtype=torch.float32)
     if n_problems * n_draws:
         cotangent, edges = cotangent.float().contiguous(), _by_problem(edges)
@@ -134,7 +135,7 @@ def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Te
             _multiply_edges[(n_draws, n_problems)](
                 cotangent, edges, edges.stride(0), products, cotangent.shape[-1], n_draws, BLOCK=block, **launch(4)
             )
-    return products
+    return products.to(dtype)
 
 
 @triton.jit
@@ -157,8 +158,8 @@ def _multiply_pairs(cotangent, labels, labels_stride, partial, n, n_draws, DRAWS
 
 
 def connectivity_products(cotangent: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(problems, draws) float32 <cotangent, M> of every draw's connectivity M, the diagonal included."""
-    n_problems, n_draws, n = labels.shape
+    """(problems, draws) <cotangent, M> of every draw's connectivity M, the diagonal included."""
+    (n_problems, n_draws, n), dtype = labels.shape, cotangent.dtype
     block = 32 if n <= 1024 else 64
     tiles = triton.cdiv(n, block) ** 2
     partial = cotangent.new_empty((n_problems, tiles, n_draws), dtype=torch.float32)
@@ -169,7 +170,7 @@ def connectivity_products(cotangent: torch.Tensor, labels: torch.Tensor) -> torc
             _multiply_pairs[grid](
                 cotangent, labels, labels.stride(0), partial, n, n_draws, DRAWS=16, BLOCK=block, **launch(4)
             )
-    return partial.sum(dim=1)
+    return partial.sum(dim=1).to(dtype)
 
 
 @triton.jit
@@ -220,21 +221,13 @@ def _store_pair(out, i, j, value, n):
     tl.store(out + j.to(tl.int64) * n + i, value, mask=(i < j) & (j < n))
 
 
-def noise_sum(
-    weights: torch.Tensor,
-    n: int,
-    *,
-    seed: torch.Tensor | int,
-    first_draw: torch.Tensor | int,
-    noise: str = "normal",
-    antithetic: bool = False,
-) -> torch.Tensor:
-    """(problems, n, n) float32 sum over draws of ``weights[problem, draw] * score(noise of the draw)``, symmetric.
+def noise_sum(weights: torch.Tensor, n: int, draws: Draws) -> torch.Tensor:
+    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, symmetric.
 
     The score, minus the derivative of the log-density, is z for normal noise and 1 - exp(-z) for Gumbel noise; on the
     diagonal it is 0.
     """
-    definition.check_kind(noise)
+    definition.check_kind(draws.noise)
     n_problems, n_draws = weights.shape
     result = weights.new_empty((n_problems, n, n), dtype=torch.float32)
     if result.numel():
@@ -242,7 +235,7 @@ def noise_sum(
         block = min(triton.next_power_of_2(half), 32)
         with device_of(weights):
             _weigh_noise[(half, triton.cdiv(half, block), n_problems)](
-                weights.float().contiguous(), seed, first_draw, result, n, n_draws,
-                DRAWS=8, BLOCK=block, GUMBEL=noise == "gumbel", ANTITHETIC=antithetic, **launch(4),
+                weights.float().contiguous(), draws.seed, draws.first, result, n, n_draws,
+                DRAWS=8, BLOCK=block, GUMBEL=draws.noise == "gumbel", ANTITHETIC=draws.antithetic, **launch(4),
             )  # fmt: skip
-    return result
+    return result.to(weights.dtype)

@@ -14,7 +14,7 @@ The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fus
 one operation that rounds once; ``noise.rounded`` stands between the two where that would change a bit.
 
 All functions are pure functions of arrays with a leading dimension of problems. Seeds and numbers of draws have 64
-bits, more than JAX's integers have by default: they are pairs of words, see :func:`as_words`.
+bits, more than JAX's integers have by default: they are pairs of words, see ``calls.as_words``.
 
 The way of a draw: ``noise.py`` makes its noise, ``weights.py`` the ordered weights, ``trees.py`` spanning trees of
 them, ``forests.py`` forests and what is returned of them; ``chunks.py`` goes over the draws, ``sums.py`` stands behind.
@@ -22,7 +22,8 @@ them, ``forests.py`` forests and what is returned of them; ``chunks.py`` goes ov
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any
 
 try:
     import jax
@@ -31,10 +32,10 @@ try:
 except ImportError as error:
     raise ImportError("The JAX solver needs JAX: pip install 'diffclust[jax]'.") from error
 
-from diffclust.solvers import Forests
-from diffclust.solvers.xla.calls import as_words, varying, with_words
+from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.xla.calls import Arrays, split
 from diffclust.solvers.xla.chunks import over_chunks
-from diffclust.solvers.xla.forests import find_forests, number_trees, sorted_edges, values_of
+from diffclust.solvers.xla.forests import edges_of, find_forests, number_trees, sorted_edges, values_of
 from diffclust.solvers.xla.sums import (
     adjacency_counts,
     adjacency_products,
@@ -44,27 +45,20 @@ from diffclust.solvers.xla.sums import (
     mean_values,
     noise_sum,
 )
-from diffclust.solvers.xla.trees import Tree, masked
+from diffclust.solvers.xla.trees import masked
 from diffclust.solvers.xla.weights import perturbed_weights
+from diffclust.validation import clamp_clusters
 
 __all__ = [
-    "Array", "Expectation", "adjacency_counts", "adjacency_products", "as_words", "connectivity_counts",
-    "connectivity_products", "expect", "jax", "jnp", "mean_values", "noise_sum", "solve",
-    "varying",
-]  # fmt: skip
+    "adjacency_counts",
+    "adjacency_products",
+    "connectivity_counts",
+    "connectivity_products",
+    "noise_sum",
+    "solve",
+]
 
 MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + bit
-
-
-def _solve_chunk(
-    similarity: Array, n_clusters: Array, labels: Array | None, relation: Array | None, words: Array, epsilon: Any,
-    position: Array, *, noise: str, antithetic: bool, must_link_first: bool, free: bool,
-) -> Tree:  # fmt: skip
-    """Forests of the draws at these positions; a problem with a NaN has no edges."""
-    # The barrier keeps XLA from making the noise once for each use of it.
-    weights = lax.optimization_barrier(perturbed_weights(similarity, words, epsilon, position, noise, antithetic))
-    tree = find_forests(weights, n_clusters.astype(jnp.int32), labels, relation, must_link_first, free)
-    return masked(tree, ~jnp.isnan(similarity).any((-1, -2))[:, None, None, None])
 
 
 def _check_size(similarity: Array) -> None:
@@ -72,75 +66,48 @@ def _check_size(similarity: Array) -> None:
         raise ValueError(f"The JAX solver takes up to {MAX_POINTS} points, got {similarity.shape[-1]}.")
 
 
-@with_words
-def solve(
-    similarity: Array,
-    n_clusters: Array,
-    *,
-    labels: Array | None = None,
-    relation: Array | None = None,
-    must_link_first: bool = True,
-    free: bool = True,
-    words: Array,
-    n_draws: int = 1,
-    epsilon: Any = 0.0,
-    noise: str = "normal",
-    antithetic: bool = False,
-) -> Forests:
-    """Forests of ``similarity + epsilon * noise`` for every problem and draw; arguments as those of ``solvers.cpu``.
+def solve(request: Request) -> Answer:
+    """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`.
 
-    Seed and first draw may be words, (1, 2) or one row for every problem. A problem with a NaN gets NaN values and no
-    edges. Fewer edges than n - k mean that the greedy got stuck.
+    Seed and first draw may be words, (1, 2) or one row for every problem, and epsilon an array with one row or one for
+    every problem, (rows, 1). A compiled program raises nothing: whether k is reached is the caller's to check.
     """
-    _check_size(similarity)
-
-    def chunk(position: Array) -> tuple[Forests, tuple[()]]:
-        tree = _solve_chunk(
-            similarity, n_clusters, labels, relation, words, epsilon, position, noise=noise, antithetic=antithetic,
-            must_link_first=must_link_first, free=free,
-        )  # fmt: skip
-        broken = jnp.isnan(similarity).any((-1, -2))[:, None, None, None]
-        trees = jnp.where(broken, 0, number_trees(tree.codes))
-        return Forests(sorted_edges(tree), trees, values_of(similarity, tree)), ()
-
-    return over_chunks(chunk, len(similarity), similarity.shape[-1], n_draws)[0]
+    _check_size(request.similarity)
+    settings, arrays = split(request)
+    each, counts = find(settings, arrays)
+    mean, adjacency = mean_values(each["values"]).astype(arrays.similarity.dtype), None
+    if counts is not None:
+        adjacency = counts.astype(arrays.similarity.dtype) / request.draws.n_draws
+    if request.detail == "mean":
+        return Answer(mean, adjacency)
+    return Answer(mean, adjacency, **each)
 
 
-class Expectation(NamedTuple):
-    """What expected values and their gradients are made of, without the draws' edges."""
+@functools.partial(jax.jit, static_argnums=0)
+def find(settings: Request, arrays: Arrays) -> tuple[dict[str, Array], Array | None]:
+    """What is wanted of every draw by name, and how often each edge is in the forests; chunk after chunk."""
+    n, draws, words = arrays.similarity.shape[-1], settings.draws, arrays.words
+    similarity = 0.5 * arrays.similarity + 0.5 * arrays.similarity.swapaxes(-1, -2)
+    clusters = arrays.n_clusters
+    if settings.if_infeasible == "clamp" and arrays.labels is not None:
+        clusters = clamp_clusters(clusters, arrays.labels)
+    is_whole = ~jnp.isnan(similarity).any((-1, -2))[:, None, None, None]
 
-    values: Array  # (problems, solves, draws)
-    n_edges: Array  # (problems, solves, draws)
-    counts: Array  # (problems, n, n), see adjacency_counts
+    def chunk(position: Array) -> tuple[dict[str, Array], Any]:
+        weights = perturbed_weights(similarity, words, arrays.epsilon, position, draws.noise, draws.antithetic)
+        # The barrier keeps XLA from making the noise once for each use of it.
+        weights = lax.optimization_barrier(weights)
+        tree = find_forests(
+            weights, clusters.astype(jnp.int32), arrays.labels, arrays.relation, settings.must_link_first, settings.free
+        )
+        tree = masked(tree, is_whole)
+        each = {"values": values_of(similarity, tree)}
+        if settings.detail == "draws":
+            each["edges"] = edges_of(tree)
+        elif settings.detail == "forests":
+            each["edges"] = sorted_edges(tree)
+            each["labels"] = jnp.where(is_whole, number_trees(tree.codes), 0)
+        real = (position < draws.n_draws)[:, None]
+        return each, count_edges(jnp.where(real, tree.codes, -1), n) if settings.adjacency else None
 
-
-@with_words
-def expect(
-    similarity: Array,
-    n_clusters: Array,
-    *,
-    labels: Array | None = None,
-    relation: Array | None = None,
-    must_link_first: bool = True,
-    free: bool = True,
-    words: Array,
-    n_draws: int = 1,
-    epsilon: Any = 0.0,
-    noise: str = "normal",
-    antithetic: bool = False,
-) -> Expectation:
-    """Values of the forests that :func:`solve` finds, and how often each edge is in them, chunk after chunk."""
-    _check_size(similarity)
-    n = similarity.shape[-1]
-
-    def chunk(position: Array) -> tuple[tuple[Array, Array], Array]:
-        tree = _solve_chunk(
-            similarity, n_clusters, labels, relation, words, epsilon, position, noise=noise, antithetic=antithetic,
-            must_link_first=must_link_first, free=free,
-        )  # fmt: skip
-        n_edges = (tree.codes >= 0).sum(-1, dtype=jnp.int32)
-        real = (position < n_draws)[:, None]
-        return (values_of(similarity, tree), n_edges), count_edges(jnp.where(real, tree.codes, -1), n)
-
-    (values, n_edges), counts = over_chunks(chunk, len(similarity), similarity.shape[-1], n_draws)
-    return Expectation(values, n_edges, counts)
+    return over_chunks(chunk, len(similarity), n, draws.n_draws)

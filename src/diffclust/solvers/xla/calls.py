@@ -1,23 +1,60 @@
-"""How functions are compiled and called: which arguments are constants, and seeds of 64 bits as pairs of words."""
+"""How a request is split into constants and arrays of a compiled program, and seeds of 64 bits into pairs of words."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-_STATIC = ("n", "n_draws", "noise", "antithetic", "must_link_first", "free")
+from diffclust.noise import Draws
+from diffclust.solvers.base import Request
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    names = inspect.signature(function).parameters
-    return jax.jit(function, static_argnames=[name for name in _STATIC if name in names])
+class Arrays(NamedTuple):
+    """The arrays of a request; what says which noise has one row for all problems or one for each."""
+
+    similarity: Any
+    n_clusters: Any
+    labels: Any
+    relation: Any
+    seed: Any  # (rows, 2) words
+    first_draw: Any  # (rows, 2) words
+    epsilon: Any  # (rows, 1)
+
+    @property
+    def words(self) -> Any:
+        """(rows, 4) seed and first draw."""
+        return _join_words(self.seed, self.first_draw)
+
+    @property
+    def noise(self) -> dict[str, Any]:
+        return {"seed": self.seed, "first_draw": self.first_draw, "epsilon": self.epsilon}
+
+
+def split(request: Request) -> tuple[Request, Arrays]:
+    """A request without its arrays, which can be hashed and is a constant of a compiled program; and the arrays."""
+    draws, n_problems = request.draws, len(request.similarity)
+    clusters = request.n_clusters
+    arrays = Arrays(
+        request.similarity, jnp.full((n_problems,), clusters) if isinstance(clusters, int) else clusters,
+        request.labels, request.relation, as_words(draws.seed), as_words(draws.first),
+        draws.epsilon if isinstance(draws.epsilon, Array) else np.full((1, 1), draws.epsilon, np.float32),
+    )  # fmt: skip
+    return without_arrays(request), arrays
+
+
+def without_arrays(request: Request) -> Request:
+    draws = request.draws._replace(seed=None, first=None, epsilon=None)
+    return request._replace(similarity=None, n_clusters=None, labels=None, relation=None, draws=draws)
+
+
+def join(settings: Request, arrays: Arrays) -> Request:
+    """The inverse of :func:`split`."""
+    draws = settings.draws._replace(seed=arrays.seed, first=arrays.first_draw, epsilon=arrays.epsilon)
+    return settings._replace(**dict(zip(Request._fields, arrays[:4], strict=False)), draws=draws)
 
 
 def varying(value: Array, *arrays: Array | None) -> Array:
@@ -46,16 +83,12 @@ def as_words(value: Any) -> Any:
     return jnp.stack([value.astype(jnp.uint32), high.astype(jnp.uint32)])[None]
 
 
-def with_words(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled, with ``words``, (rows, 4), in place of seed and first draw: one row, or one for every problem."""
-    compiled = jit(function)
+def words_of(draws: Draws) -> Any:
+    """(rows, 4) words of seed and first draw: one row, or one for every problem."""
+    return _join_words(as_words(draws.seed), as_words(draws.first))
 
-    @functools.wraps(function)
-    def call(*arrays: Any, seed: Any = 0, first_draw: Any = 0, **options: Any) -> Any:
-        seed, first_draw = as_words(seed), as_words(first_draw)
-        rows = max(len(seed), len(first_draw))
-        xp = np if isinstance(seed, np.ndarray) and isinstance(first_draw, np.ndarray) else jnp
-        words = xp.concatenate([xp.broadcast_to(each, (rows, 2)) for each in (seed, first_draw)], 1)
-        return compiled(*arrays, words=words, **options)
 
-    return call
+def _join_words(seed: Any, first_draw: Any) -> Any:
+    rows = max(len(seed), len(first_draw))
+    xp = np if isinstance(seed, np.ndarray) and isinstance(first_draw, np.ndarray) else jnp
+    return xp.concatenate([xp.broadcast_to(each, (rows, 2)) for each in (seed, first_draw)], 1)

@@ -110,8 +110,18 @@ def values_of(similarity: Array, tree: Tree) -> Array:
 
 def sorted_edges(tree: Tree) -> Array:
     """(..., n - 1, 2) edges by decreasing weight, then (-1, -1)."""
-    n = tree.codes.shape[-1]
-    codes = lax.sort((~tree.weights, tree.codes), num_keys=2)[1][..., : n - 1, None]
+    return _ends(lax.sort((~tree.weights, tree.codes), num_keys=2)[1])
+
+
+def edges_of(tree: Tree) -> Array:
+    """(..., n - 1, 2) edges in any order, then (-1, -1). A tree has one slot more than it can have edges."""
+    return _ends(-jnp.sort(-tree.codes, -1))
+
+
+def _ends(codes: Array) -> Array:
+    """The edges of all codes but the last, which holds none."""
+    n = codes.shape[-1]
+    codes = codes[..., :-1, None]
     return jnp.where(codes >= 0, jnp.concatenate([codes // n, codes % n], -1), -1)
 
 

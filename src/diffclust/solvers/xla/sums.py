@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from diffclust.solvers.xla.calls import jit, with_words
+from diffclust.noise import Draws
+from diffclust.solvers.xla.calls import words_of
 from diffclust.solvers.xla.chunks import over_chunks
 from diffclust.solvers.xla.noise import make_noise, opaque_zero
 from diffclust.solvers.xla.trees import put, take
@@ -33,7 +35,7 @@ def mean_values(values: Array) -> Array:
     return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
 
 
-@jit
+@functools.partial(jax.jit, static_argnums=1)
 def adjacency_counts(edges: Array, n: int) -> Array:
     """(problems, n, n) number of draws whose forest has the edge, from edges (problems, solves, draws, n - 1, 2).
 
@@ -78,12 +80,16 @@ def connectivity_products(cotangent: Array, labels: Array) -> Array:
     return over_chunks(chunk, n_problems, n, n_draws)[0][:, 0]
 
 
-@with_words
-def noise_sum(weights: Array, n: int, *, words: Array, noise: str, antithetic: bool = False) -> Array:
+def noise_sum(weights: Array, n: int, draws: Draws) -> Array:
     """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
 
     The score is minus the derivative of the log-density: z for normal noise, 1 - exp(-z) for Gumbel noise.
     """
+    return _noise_sum(weights, n, words_of(draws), draws.noise, draws.antithetic)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 3, 4))
+def _noise_sum(weights: Array, n: int, words: Array, noise: str, antithetic: bool) -> Array:
     n_draws = weights.shape[1]
 
     def chunk(position: Array) -> tuple[tuple[()], Array]:

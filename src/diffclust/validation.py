@@ -1,4 +1,4 @@
-"""Similarity, constraints and number of clusters, checked together and flattened to one batch dimension.
+"""Arguments checked: alone, and similarity, constraints and number of clusters together, as a :class:`Problem`.
 
 Every operator and loss starts here, so that bad input meets the same words everywhere: what was expected, what came,
 what to do.
@@ -24,13 +24,15 @@ from diffclust.frameworks import (
     smaller,
     to_numpy,
 )
-from diffclust.similarity import check_similarity, check_square
+from diffclust.noise import Draws, check_integer, check_kind
+from diffclust.similarity import check_numbers, check_square
+from diffclust.solvers.base import Request
 
 
 class Problem(NamedTuple):
-    """Independent problems on n points: as they were given, and flattened to ``problems``, as solvers take them."""
+    """Independent problems on n points, as they were given, and as a solver's request, flattened to ``problems``."""
 
-    given: Any  # (*batch_shape, n, n) float32 or float64; NumPy's is exactly symmetric
+    given: Any  # (*batch_shape, n, n) float32 or float64
     k: Any  # number of clusters, an int for all problems, or integers (problems,)
     given_labels: Any = None  # (*batch_shape, n) integers
     given_relation: Any = None  # (*batch_shape, n, n) int8
@@ -48,11 +50,6 @@ class Problem(NamedTuple):
         return self.given.shape[-1]  # not int(): while torch traces, it may be symbolic
 
     @property
-    def similarity(self) -> Any:
-        """(problems, n, n)"""
-        return self.given.reshape(self.n_problems, self.n_points, self.n_points)
-
-    @property
     def labels(self) -> Any:
         """(problems, n) integers or None"""
         return None if self.given_labels is None else self.given_labels.reshape(self.n_problems, self.n_points)
@@ -60,7 +57,9 @@ class Problem(NamedTuple):
     @property
     def relation(self) -> Any:
         """(problems, n, n) int8 or None"""
-        return None if self.given_relation is None else self.given_relation.reshape(self.similarity.shape)
+        if self.given_relation is None:
+            return None
+        return self.given_relation.reshape(self.n_problems, self.n_points, self.n_points)
 
     @property
     def n_clusters(self) -> Any:
@@ -74,13 +73,9 @@ class Problem(NamedTuple):
         integer = int if framework_of(self.given) == "jax" else xp.int64
         return xp.full((self.n_problems,), self.k, dtype=integer, **placed)
 
-    @property
-    def constraints(self) -> dict[str, Any]:
-        return {"labels": self.labels, "relation": self.relation}
-
-    @property
-    def is_constrained(self) -> bool:
-        return self.given_labels is not None or self.given_relation is not None
+    def request(self, draws: Draws, **settings: Any) -> Request:
+        """What to ask a solver about, but for the similarity: bindings differentiate it, and put it in."""
+        return Request(None, self.k, self.labels, self.relation, draws, **settings)
 
     def unflatten(self, array: Any) -> Any:
         """(problems, ...) back to (*batch_shape, ...)."""
@@ -138,6 +133,30 @@ def check_bounds(lowest: int, highest: int | None, n_points: int) -> None:
     if lowest < 1 or above:
         wrong = lowest if lowest < 1 else highest
         raise ValueError(f"n_clusters={wrong} must be from 1 to the number of points, {n_points}.")
+
+
+def check_draws(
+    similarity: Any, epsilon: float, n_draws: int, noise: str, seed: Any, first_draw: Any, antithetic: bool
+) -> Draws:
+    if not is_integer(n_draws):
+        raise TypeError(f"n_draws must be an integer, got {n_draws!r}.")
+    if n_draws < 1:
+        raise ValueError(f"n_draws must be at least 1, got {n_draws}.")
+    if not isinstance(epsilon, (int, float, np.number)) or isinstance(epsilon, bool):
+        raise TypeError(f"epsilon must be a number, got {epsilon!r}.")
+    if not 0 < epsilon < float("inf"):
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon}. Without noise, use spanning_forest.")
+    check_kind(noise)
+    if antithetic and noise != "normal":
+        raise ValueError(f"antithetic draws need symmetric noise, noise='normal', got noise={noise!r}.")
+    if antithetic and n_draws % 2:
+        raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
+    if framework_of(similarity) == "numpy":
+        if seed is None:
+            # The legacy generator is the global one: np.random.seed makes runs repeatable.
+            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
+        seed, first_draw = check_integer("seed", seed), check_integer("first_draw", first_draw)
+    return Draws(seed, first_draw, int(n_draws), float(epsilon), noise, bool(antithetic))
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -204,13 +223,13 @@ def prepare(
 ) -> Problem:
     """Check and flatten input for a solver.
 
-    With ``clamp``, n_clusters is moved into the feasible range of the constraints (with labels on tensors, solvers do
-    that, where the labels are; for a relation it means reading values, so it is left out while a CUDA graph is
-    captured and where JAX traces the relation). Without, infeasible NumPy input is a ValueError that names the range;
-    other frameworks' values are not read here, see ``check_feasible``.
+    With ``clamp``, n_clusters is moved into the feasible range of the constraints. The range of labels is left to the
+    solver, which knows it where the labels are (``Request.if_infeasible``). That of a relation is read here, but not
+    while a CUDA graph is captured or where JAX traces the relation. Without ``clamp``, infeasible NumPy input is a
+    ValueError that names the range; other frameworks' values are not read here, see ``check_feasible``.
     """
     on_host = framework_of(similarity) == "numpy"
-    array = check_similarity(similarity) if on_host else check_tensor(similarity)
+    array = check_numbers(similarity) if on_host else check_tensor(similarity)
     batch_shape, n = tuple(array.shape)[:-2], array.shape[-1]
     k = check_n_clusters(n_clusters, n, batch_shape, array, clamp)
     known = check_constraints(constraints, n, batch_shape)
@@ -220,12 +239,12 @@ def prepare(
         problem = Problem(array, k, _place(_short(known.labels, array), array, (*batch_shape, n)))
     else:
         problem = Problem(array, k, None, _place(known.relation, array, (*batch_shape, n, n)))
-    if clamp and (on_host or known.relation is not None) and not (is_captured(array) or is_traced(known.relation)):
+    if not clamp and on_host:
+        check_feasible(problem.n_clusters, problem.labels, problem.relation)
+    elif clamp and known.relation is not None and not (is_captured(array) or is_traced(known.relation)):
         clusters = problem.n_clusters
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
         problem = problem._replace(k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))
-    elif on_host:
-        check_feasible(problem.n_clusters, problem.labels, problem.relation)
     return problem
 
 
@@ -267,7 +286,7 @@ def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
     labels = to_numpy(labels) if framework_of(labels) == "jax" else labels
     known = Constraints(labels, None if relation is None else to_numpy(relation))
     lowest, highest = to_numpy(known.min_clusters), to_numpy(known.max_clusters)
-    clusters = to_numpy(n_clusters)
+    clusters = np.broadcast_to(to_numpy(n_clusters), lowest.shape)
     outside = np.flatnonzero((clusters < lowest) | (clusters > highest))
     if outside.size:
         p = outside[0]

@@ -1,0 +1,63 @@
+"""The CPU solver on torch tensors: of the host, or of a device that has no solver, whose tensors travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from diffclust.frameworks import to_numpy
+from diffclust.noise import Draws
+from diffclust.solvers import cpu
+from diffclust.solvers.base import Answer, Request
+
+__all__ = [
+    "adjacency_counts",
+    "adjacency_products",
+    "connectivity_counts",
+    "connectivity_products",
+    "noise_sum",
+    "solve",
+]
+
+
+def _on_host(argument: Any) -> Any:
+    return to_numpy(argument) if isinstance(argument, Tensor) else argument
+
+
+def _like(array: NDArray[Any], tensor: Tensor) -> Tensor:
+    """A tensor where ``tensor`` lives. Floating point numbers get its dtype first: not every device has float64."""
+    result = torch.from_numpy(array)
+    return result.to(tensor.device, tensor.dtype if result.is_floating_point() else None)
+
+
+def _counter(draws: Draws) -> Draws:
+    return draws._replace(seed=int(draws.seed), first=int(draws.first))
+
+
+def solve(request: Request) -> Answer:
+    arrays = (_on_host(each) for each in request[:4])
+    answer = cpu.solve(Request._make((*arrays, _counter(request.draws), *request[5:])))
+    return Answer(*(None if each is None else _like(each, request.similarity) for each in answer))
+
+
+def adjacency_counts(edges: Tensor, n: int) -> Tensor:
+    return _like(cpu.adjacency_counts(to_numpy(edges), n), edges)
+
+
+def connectivity_counts(labels: Tensor) -> Tensor:
+    return _like(cpu.connectivity_counts(to_numpy(labels)), labels)
+
+
+def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
+    return _like(cpu.adjacency_products(to_numpy(cotangent), to_numpy(edges)), cotangent)
+
+
+def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
+    return _like(cpu.connectivity_products(to_numpy(cotangent), to_numpy(labels)), cotangent)
+
+
+def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
+    return _like(cpu.noise_sum(to_numpy(weights), n, _counter(draws)), weights)
