@@ -133,8 +133,8 @@ def test_every_k_with_labels_and_groups(kind, dtype, must_link_first):
             relation = random_groups(rng, n)
             clusters = np.arange(1, n_groups(relation) + 1)
             batch = np.broadcast_to(similarity, (len(clusters), n, n))
-            solved = cpu.solve(
-                batch, clusters, relation=np.broadcast_to(relation, batch.shape), must_link_first=must_link_first
+            solved = solve(
+                cpu, batch, clusters, relation=np.broadcast_to(relation, batch.shape), must_link_first=must_link_first
             )
             assert_all_equal_reference(solved, batch[:, None], clusters, [relation] * n, must_link_first, free=True)
 
@@ -154,8 +154,8 @@ def test_large_with_labels_and_groups(n, must_link_first):
         constraints = Constraints.from_pairs(n, must, cannot)
         relation = constraints.relation
         k = int(rng.integers(6, n_groups(relation) + 1))
-        solved = cpu.solve(
-            similarity, np.array([k]), relation=relation[None], must_link_first=must_link_first, free=False
+        solved = solve(
+            cpu, similarity, np.array([k]), relation=relation[None], must_link_first=must_link_first, free=False
         )
         assert_all_equal_reference(solved, similarity[:, None], [k], [relation], must_link_first, free=False)
 

@@ -62,8 +62,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         n_steps, learning_rate, weight_decay: of AdamW.
         cut: how the embedding is cut into clusters: "forest", "robust forest", "k-means" or "spectral". "auto" takes
-            the one that best finds labels again when some of them are hidden, at the cost of two shorter trainings; with
-            few labels, with pairs, and with settings of the forest (the next two) it is the forest.
+            the one that best finds labels again when some of them are hidden, at the cost of two shorter trainings.
+            With few labels, with pairs, and with settings of the forest (the next two) it is the forest.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
             where ``n_clusters`` cannot be reached with it.
