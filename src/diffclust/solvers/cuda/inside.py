@@ -8,7 +8,6 @@ import torch
 import triton
 import triton.language as tl
 
-from diffclust.solvers import Forests
 from diffclust.solvers.cuda.closures import has_closures
 from diffclust.solvers.cuda.forests import rank_of
 from diffclust.solvers.cuda.keys import IN_TREE, ends_of, key_of, largest_key, updated, weight_of
