@@ -7,8 +7,9 @@ elements unless the problem is small. A spanning tree is n slots; each is empty 
 Two algorithms grow the same tree. Prim reads every weight once, but takes n rounds: best on a CPU. Borůvka reads all of
 them in each of at most log2(n) rounds: best on a GPU, where a round costs some kernel launches whatever its size. With
 labels and must-links first, the constrained forest is a tree as well: grown inside each labelled group, then from all
-labelled points, glued to one root, to the others. Constraints of another form, and labelled groups that missing edges
-cut into pieces, go through ``greedy.agglomerate``, the greedy itself.
+labelled points, glued to one root, to the others. In one pass that shows which points end up together, and a second
+tree grows inside these blocks. Constraints of another form, and with must-links first groups that missing edges cut
+into pieces, go through ``greedy.agglomerate``, the greedy itself.
 
 The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fuse a multiplication and an addition into
 one operation that rounds once; ``noise.rounded`` stands between the two where that would change a bit.
@@ -100,7 +101,7 @@ def solve(
             must_link_first=must_link_first, free=free,
         )  # fmt: skip
         broken = jnp.isnan(similarity).any((-1, -2))[:, None, None, None]
-        trees = jnp.where(broken, 0, number_trees(tree.codes))
+        trees = jnp.where(broken, 0, number_trees(tree.codes, similarity.shape[-1]))
         return Forests(sorted_edges(tree), trees, values_of(similarity, tree)), ()
 
     return over_chunks(chunk, len(similarity), similarity.shape[-1], n_draws)[0]
