@@ -100,6 +100,28 @@ def compile_again(monkeypatch):
     monkeypatch.setattr(xla, "find", jax.jit(xla.find.__wrapped__, static_argnums=0))
 
 
+@pytest.mark.parametrize("grower", ["prim", "boruvka"])
+@pytest.mark.parametrize("must_link_first", [True, False])
+def test_many_small_problems_with_labels(monkeypatch, grower, must_link_first):
+    """Ties, missing edges and groups that these cut, all numbers of clusters, with both ways to grow a tree."""
+    rng = np.random.default_rng(9)
+    n, n_problems = 9, 240
+    kinds = [SIMILARITY_KINDS[p % 6] for p in range(n_problems)]
+    similarity = np.stack([random_similarity(rng, n, kind, np.float32) for kind in kinds])
+    labels = np.stack([random_labels(rng, n, 1 + p % 4, rng.choice([0.3, 0.6, 1.0])) for p in range(n_problems)])
+    clusters = clamp_clusters(rng.integers(1, n + 1, size=n_problems), labels)
+    way = getattr(trees, f"_{grower}")
+    monkeypatch.setattr(forests, "grow", lambda weights, component, allowed=None: way(weights, component, allowed))
+    expected = cpu.solve(similarity, clusters, labels=labels, must_link_first=must_link_first)
+    solve = calls.with_words(xla.solve.__wrapped__)  # not the compiled one, which knows one way only
+    solved = solve(
+        jnp.asarray(similarity), jnp.asarray(clusters), labels=jnp.asarray(labels), must_link_first=must_link_first,
+        seed=0, first_draw=0,
+    )  # fmt: skip
+    np.testing.assert_array_equal(solved.edges, expected.edges)
+    np.testing.assert_array_equal(solved.labels, expected.labels)
+
+
 def test_the_other_algorithm_grows_the_same_trees(monkeypatch):
     """The platform decides which one runs; here it is the one that does not run on this platform."""
     other = trees._boruvka if jax.default_backend() == "cpu" else trees._prim

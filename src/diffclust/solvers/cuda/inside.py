@@ -134,7 +134,7 @@ def write_inside(
 
 def finish_one_pass(
     similarity: torch.Tensor, points: torch.Tensor, n_known: torch.Tensor, seed: Any, first_draw: Any, epsilon: float,
-    n_draws: int, n_solves: int, counts: torch.Tensor, forests: Forests, scratch: tuple[torch.Tensor, ...],
+    n_draws: int, n_solves: int, counts: torch.Tensor, forests: Any, scratch: tuple[torch.Tensor, ...],
     numbers: dict[str, Any], draws: dict[str, Any],
 ) -> None:  # fmt: skip
     """What is left to do after :func:`prim`; ``numbers`` and ``draws`` are its constants."""

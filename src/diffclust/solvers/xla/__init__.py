@@ -7,8 +7,9 @@ elements unless the problem is small. A spanning tree is n slots; each is empty 
 Two algorithms grow the same tree. Prim reads every weight once, but takes n rounds: best on a CPU. Borůvka reads all of
 them in each of at most log2(n) rounds: best on a GPU, where a round costs some kernel launches whatever its size. With
 labels and must-links first, the constrained forest is a tree as well: grown inside each labelled group, then from all
-labelled points, glued to one root, to the others. Constraints of another form, and labelled groups that missing edges
-cut into pieces, go through ``greedy.agglomerate``, the greedy itself.
+labelled points, glued to one root, to the others. In one pass that shows which points end up together, and a second
+tree grows inside these blocks. Constraints of another form, and with must-links first groups that missing edges cut
+into pieces, go through ``greedy.agglomerate``, the greedy itself.
 
 The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fuse a multiplication and an addition into
 one operation that rounds once; ``noise.rounded`` stands between the two where that would change a bit.
@@ -106,7 +107,7 @@ def find(settings: Request, arrays: Arrays) -> tuple[dict[str, Array], Array | N
             each["edges"] = edges_of(tree)
         elif settings.detail == "forests":
             each["edges"] = sorted_edges(tree)
-            each["labels"] = jnp.where(is_whole, number_trees(tree.codes), 0)
+            each["labels"] = jnp.where(is_whole, number_trees(tree.codes, n), 0)
         real = (position < draws.n_draws)[:, None]
         return each, count_edges(jnp.where(real, tree.codes, -1), n) if settings.adjacency else None
 

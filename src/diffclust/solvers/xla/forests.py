@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from diffclust.solvers.xla.calls import varying
 from diffclust.solvers.xla.greedy import agglomerate, relation_of_labels
-from diffclust.solvers.xla.trees import Tree, grow, put, strongest, take
+from diffclust.solvers.xla.trees import Tree, grow, masked, put, strongest, take
 from diffclust.solvers.xla.weights import lowest_of, number_of
 
 
@@ -22,8 +22,7 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
     point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), shape)
     known = labels >= 0
     same = known[:, :, None] & (labels[:, :, None] == labels[:, None, :])
-    first = jnp.argmax(known, -1, keepdims=True).astype(jnp.int32)  # stands for all labelled points
-    glued = jnp.broadcast_to(jnp.where(known, first, point[:, 0])[:, None], shape)
+    first, glued = _glue(labels, shape)
     every = jnp.ones_like(same)
     components = [point, glued, point] if free else [point, glued]
     allowed = [same, every, every] if free else [same, every]
@@ -32,11 +31,7 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
     filled = inside.weights > lowest
     n_inside = filled.sum(-1, dtype=jnp.int32)
 
-    n_groups = _first_of_group(labels).sum(-1, dtype=jnp.int32)[:, None]
-    n_known = known.sum(-1, dtype=jnp.int32)[:, None]
-    n_outside, n_free = n - n_known + n_groups - n_clusters[:, None], n - n_clusters[:, None]
-    n_keep = jnp.stack([n_outside, n_free] if free else [n_outside], 1)
-    kept = strongest(Tree(*(array[:, 1:] for array in trees)), n_keep)
+    kept = _strongest_outside(Tree(*(array[:, 1:] for array in trees)), labels, n_clusters, free)
 
     # The slot of the first labelled point may be filled twice; each group has left one slot free.
     root = jnp.where(known[:, None] & ~filled, point, n).min(-1, keepdims=True)
@@ -44,17 +39,49 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
     outside = Tree(*(jnp.where(point == root, take(array, at_first), array) for array in _solve_of(kept, 0)))
     forest = Tree(*(jnp.where(filled, a, b) for a, b in zip(inside, outside, strict=True)))
 
-    is_cut = n_inside < n_known - n_groups
+    is_cut = n_inside < (known & (_leaders(labels) != point[:, 0])).sum(-1, dtype=jnp.int32)[:, None]
     greedy = agglomerate(weights, relation_of_labels(labels), n_clusters, True, is_cut)
     forest = Tree(*(jnp.where(is_cut[..., None], a, b) for a, b in zip(greedy, forest, strict=True)))
     return _stack([_solve_of(kept, 1), forest] if free else [forest])
 
 
-def _first_of_group(labels: Array) -> Array:
-    """Whether a point is labelled and the first one with its label."""
-    return (labels >= 0) & (
-        jnp.argmax(labels[..., :, None] == labels[..., None, :], -1) == jnp.arange(labels.shape[-1])
+def _one_pass_forests(weights: Array, labels: Array, n_clusters: Array, free: bool) -> Tree:
+    """The same in one pass: the tree from the labelled points shows the blocks, and a second one grows inside them."""
+    n = weights.shape[-1]
+    point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), weights.shape[:-1])
+    _, glued = _glue(labels, weights.shape[:-1])
+    kept = _strongest_outside(
+        grow(weights[:, None], jnp.stack([glued, point] if free else [glued], 1)), labels, n_clusters, free
     )
+    leader = _leaders(labels)[:, None]
+    links = jnp.broadcast_to(jnp.where(leader < point, leader * n + point, -1), point.shape)
+    block = number_trees(jnp.concatenate([_solve_of(kept, 0).codes, links], -1), n)
+    inside = jnp.where(block[..., :, None] == block[..., None, :], weights, lowest_of(weights.dtype))
+    grown = _solve_of(grow(inside[:, None], point[:, None]), 0)
+    forest = masked(grown, grown.codes >= 0)
+    return _stack([_solve_of(kept, 1), forest] if free else [forest])
+
+
+def _glue(labels: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """The first labelled point (problems, 1), which stands for all of them; and what stands for each point, (shape)."""
+    known = labels >= 0
+    first = jnp.argmax(known, -1, keepdims=True).astype(jnp.int32)
+    glued = jnp.where(known, first, jnp.arange(labels.shape[-1], dtype=jnp.int32))
+    return first, jnp.broadcast_to(glued[:, None], shape)
+
+
+def _strongest_outside(trees: Tree, labels: Array, n_clusters: Array, free: bool) -> Tree:
+    """Of the tree from the labelled points, and with ``free`` of the free one after it, the edges that stay."""
+    n = labels.shape[-1]
+    n_closures = (_leaders(labels) == jnp.arange(n)).sum(-1, dtype=jnp.int32)
+    n_keep = jnp.stack([n_closures - n_clusters, n - n_clusters] if free else [n_closures - n_clusters], 1)
+    return strongest(trees, n_keep[..., None])
+
+
+def _leaders(labels: Array) -> Array:
+    """The first point with the same label; of unlabelled points they themselves."""
+    same = (labels[..., :, None] == labels[..., None, :]) & (labels >= 0)[..., None]
+    return jnp.where(labels >= 0, jnp.argmax(same, -1), jnp.arange(labels.shape[-1])).astype(jnp.int32)
 
 
 def _solve_of(tree: Tree, solve: int) -> Tree:
@@ -75,13 +102,11 @@ def find_forests(
     weights: Array, n_clusters: Array, labels: Array | None, relation: Array | None, must_link_first: bool, free: bool
 ) -> Tree:
     """Forests (problems, solves, draws, n); the solves are (free, constrained) or one of them."""
-    if labels is not None and must_link_first:
-        return _label_forests(weights, labels, n_clusters, free)
-    trees = []
-    if free or (labels is None and relation is None):
-        trees.append(_free_forest(weights, n_clusters))
     if labels is not None:
-        relation = relation_of_labels(labels)
+        return (_label_forests if must_link_first else _one_pass_forests)(weights, labels, n_clusters, free)
+    trees = []
+    if free or relation is None:
+        trees.append(_free_forest(weights, n_clusters))
     if relation is not None:
         active = jnp.ones(weights.shape[:2], bool)
         trees.append(agglomerate(weights, relation, n_clusters, must_link_first, active))
@@ -125,12 +150,11 @@ def _ends(codes: Array) -> Array:
     return jnp.where(codes >= 0, jnp.concatenate([codes // n, codes % n], -1), -1)
 
 
-def number_trees(codes: Array) -> Array:
-    """(..., n) trees of the forest with these edges, numbered by their smallest point.
+def number_trees(codes: Array, n: int) -> Array:
+    """(..., n) trees of the graph with these edges, numbered by their smallest point.
 
     Points take over the smallest label beside them, and then that label's label, until no edge has two.
     """
-    n = codes.shape[-1]
     ends = [jnp.where(codes >= 0, end, 0) for end in (codes // n, codes % n)]
     point = jnp.arange(n, dtype=jnp.int32)
 
@@ -147,5 +171,5 @@ def number_trees(codes: Array) -> Array:
         small, large = meet(label)
         return (small != large).any()
 
-    label = lax.while_loop(differ, spread, varying(jnp.broadcast_to(point, codes.shape), codes))
+    label = lax.while_loop(differ, spread, varying(jnp.broadcast_to(point, (*codes.shape[:-1], n)), codes))
     return take(jnp.cumsum(label == point, -1, dtype=jnp.int32) - 1, label)
