@@ -94,7 +94,11 @@ def lenet_ms(clustering: bool, batch_size: int, n_draws: int, seconds: float) ->
     """One captured training step, Adam included, with our loss or with a classifier and cross-entropy."""
     torch.manual_seed(0)
     network = lenet() if clustering else nn.Sequential(lenet(), nn.ReLU(), nn.Linear(256, 10).cuda())
-    criterion: nn.Module = dc.nn.PartialFenchelYoungLoss(10, n_draws=n_draws) if clustering else nn.CrossEntropyLoss()
+    criterion: nn.Module = (
+        dc.nn.PartialFenchelYoungLoss(10, epsilon=EPSILON, n_draws=n_draws, must_link_first=True)
+        if clustering
+        else nn.CrossEntropyLoss()
+    )
     criterion = criterion.cuda()
     optimiser = torch.optim.Adam(network.parameters(), 3e-4, capturable=True, fused=True)
     images = torch.randn(batch_size, 1, 28, 28, device="cuda")

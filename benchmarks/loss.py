@@ -121,7 +121,7 @@ def our_step(
     def step() -> torch.Tensor:
         seed = counter.add_(1) if in_graph else next(seeds)
         loss = dc.partial_fenchel_young_loss(
-            s, dc.Constraints.from_labels(y), K, epsilon=EPSILON, n_draws=n_draws, seed=seed
+            s, dc.Constraints.from_labels(y), K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=True
         )
         return torch.autograd.grad(loss, s)[0]
 
@@ -135,7 +135,9 @@ def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int) -> Ca
 
     def loss(s: jax.Array, y: jax.Array, seed: jax.Array) -> jax.Array:
         constraints = dc.Constraints.from_labels(y)
-        return dc.partial_fenchel_young_loss(s, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=seed)
+        return dc.partial_fenchel_young_loss(
+            s, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=True
+        )
 
     step, seeds = jax.jit(jax.value_and_grad(loss)), itertools.count()
     s, y = jnp.asarray(similarity), jnp.asarray(labels)

@@ -55,7 +55,7 @@ def make_rows(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_loss(gather: bool) -> dc.nn.PartialFenchelYoungLoss:
-    loss = dc.nn.PartialFenchelYoungLoss(K, epsilon=EPSILON, n_draws=DRAWS, seed=0, gather=gather)
+    loss = dc.nn.PartialFenchelYoungLoss(K, epsilon=EPSILON, n_draws=DRAWS, must_link_first=True, seed=0, gather=gather)
     return loss.eval()  # the same draws in every step
 
 

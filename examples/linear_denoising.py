@@ -31,7 +31,7 @@ def main(seed: int = 0, n_steps: int = 60) -> list[float]:
     train, test = slice(0, 60), slice(60, 120)
 
     linear = torch.nn.Linear(4, 2, bias=False)
-    loss_function = dc.nn.PartialFenchelYoungLoss(K, standardize=False)
+    loss_function = dc.nn.PartialFenchelYoungLoss(K, epsilon=0.1, n_draws=100, must_link_first=True, standardize=False)
     optimiser = torch.optim.Adam(linear.parameters(), lr=0.03)
     errors = [error(columns[test], labels[test]), error(linear(columns[test]).detach(), labels[test])]
     for _ in range(n_steps):

@@ -68,7 +68,7 @@ class Denoising(Recipe):
         theta = torch.randn(4, 2, generator=generator).requires_grad_()
         first = theta.detach().clone()
         loss_function = dc.nn.PartialFenchelYoungLoss(
-            N_CLUSTERS, epsilon=self.epsilon, n_draws=self.n_draws, standardize=False, seed=seed
+            N_CLUSTERS, epsilon=self.epsilon, n_draws=self.n_draws, must_link_first=True, standardize=False, seed=seed
         )
         optimiser = torch.optim.SGD([theta], lr=self.learning_rate)
         errors, losses = [], []

@@ -202,7 +202,7 @@ def test_partial_labels_may_have_a_loss_where_the_forest_agrees():
     known = dc.Constraints.from_labels([0, -1, 0])
     options = {"epsilon": 1e-3, "seed": 0, "n_draws": 10, "diagnostics": True}
     for convert in CONVERT.values():
-        first, report = dc.partial_fenchel_young_loss(convert(similarity), known, 1, **options)
+        first, report = dc.partial_fenchel_young_loss(convert(similarity), known, 1, must_link_first=True, **options)
         assert float(report.agreement) == 1.0
         # Edges (0,1), (1,2) of -1 each against (0,2) of -4 and one of -1, each counted twice, up to the noise.
         z = dc.noise.sample(0, 10, 3)
@@ -221,9 +221,10 @@ def test_k_moves_into_the_range_of_the_batch_and_is_the_same_in_both_solves(fram
     assert (known.min_clusters, known.max_clusters) == (3, 6)
     array = CONVERT[framework](similarity)
     options = {"epsilon": EPSILON, "n_draws": 5, "seed": SEED}
-    loss, report = dc.partial_fenchel_young_loss(array, known, k, diagnostics=True, **options)
+    paper = {"must_link_first": True, "diagnostics": True, **options}
+    loss, report = dc.partial_fenchel_young_loss(array, known, k, **paper)
     assert int(report.n_clusters) == used
-    again = dc.partial_fenchel_young_loss(array, known, used, strict=True, diagnostics=True, **options)[0]
+    again = dc.partial_fenchel_young_loss(array, known, used, strict=True, **paper)[0]
     assert float(loss) == float(again)
     free = [v for v, _, _ in forests(similarity, used, 5)]
     held = [v for v, _, _ in forests(similarity, used, 5, relation_of(known))]
@@ -273,12 +274,14 @@ def test_k_is_clamped_problem_by_problem(framework):
     known = dc.Constraints.from_labels(convert(labels))
     for k in (3, np.array([1, 6, 6])):
         loss, report = dc.partial_fenchel_young_loss(
-            convert(similarity), known, k, reduction="none", diagnostics=True, n_draws=6, seed=SEED
+            convert(similarity), known, k, reduction="none", diagnostics=True, must_link_first=True, seed=SEED
         )
         for p, asked in enumerate(np.broadcast_to(k, 3).tolist()):
             own = dc.Constraints.from_labels(labels[p])
             assert int(report.n_clusters[p]) == np.clip(asked, own.min_clusters, own.max_clusters)
-            alone = dc.partial_fenchel_young_loss(convert(similarity[p]), own, asked, n_draws=6, seed=SEED)
+            alone, _ = dc.partial_fenchel_young_loss(
+                convert(similarity[p]), own, asked, diagnostics=True, must_link_first=True, seed=SEED
+            )
             assert float(loss[p]) == float(alone)
 
 
@@ -319,8 +322,9 @@ def test_diagnostics_against_brute_force(framework, kind):
             known = general_pairs(n)
         k = 4
         _, report = dc.partial_fenchel_young_loss(
-            CONVERT[framework](similarity), known, k, epsilon=EPSILON, n_draws=n_draws, seed=trial, diagnostics=True
-        )
+            CONVERT[framework](similarity), known, k, epsilon=EPSILON, n_draws=n_draws, seed=trial,
+            must_link_first=True, diagnostics=True,
+        )  # fmt: skip
         relation = relation_of(known)
         free = forests(similarity, k, n_draws, seed=trial)
         held = forests(similarity, k, n_draws, relation, seed=trial)

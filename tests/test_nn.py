@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import inspect
 import io
 
 import numpy as np
@@ -79,13 +80,25 @@ def test_a_scale_of_the_noise_is_another_epsilon(module, scale):
     assert torch.equal(scaled.eval()(embeddings(), LABELS), plain(embeddings(), LABELS))
 
 
+def test_losses_modules_and_training_have_one_set_of_defaults():
+    training = pytest.importorskip("diffclust.training").TrainingConfig(n_clusters=2)
+    expected = {name: getattr(training, name) for name in ("epsilon", "n_draws", "must_link_first")}
+    functions = (dc.partial_fenchel_young_loss, dc.fenchel_young_loss, dc.connectivity_loss, dc.nn.PerturbedClustering)
+    for function in (*functions, dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss):
+        parameters = inspect.signature(function).parameters
+        found = {name: parameters[name].default for name in expected if name in parameters}
+        assert found.items() <= expected.items()
+        assert {"epsilon", "n_draws"} <= found.keys()
+
+
 def test_the_layer_is_the_function():
     x = embeddings()
     s = dc.standardize(dc.negative_squared_distances(x))
-    layer = dc.nn.PerturbedClustering(3, n_draws=20, seed=5)
-    assert torch.equal(layer(x), dc.perturbed_connectivity(s, 3, n_draws=20, seed=5))
+    options = {"epsilon": 0.1, "n_draws": 20, "seed": 5, "must_link_first": True}
+    layer = dc.nn.PerturbedClustering(3, **options)
+    assert torch.equal(layer(x), dc.perturbed_connectivity(s, 3, **options))
     known = dc.Constraints.from_labels(LABELS)
-    second = dc.perturbed_connectivity(s, 3, n_draws=20, seed=5, first_draw=20, constraints=known)
+    second = dc.perturbed_connectivity(s, 3, first_draw=20, constraints=known, **options)
     assert torch.equal(layer(x, known), second)
 
 
@@ -299,10 +312,10 @@ def test_the_counter_moves_by_the_number_of_draws_in_training_only(kind):
 
 @ALL
 def test_call_number_m_uses_the_draws_after_m_minus_one_calls(kind):
-    module = kind(3, n_draws=7, seed=11)
+    module = kind(3, epsilon=0.2, n_draws=7, seed=11)
     s = dc.standardize(dc.negative_squared_distances(embeddings()))
     for step in range(3):
-        options = {"n_draws": 7, "seed": 11, "first_draw": 7 * step}
+        options = {"epsilon": 0.2, "n_draws": 7, "seed": 11, "first_draw": 7 * step}
         if kind is dc.nn.PerturbedClustering:
             truth = dc.perturbed_connectivity(s, 3, **options)
         else:

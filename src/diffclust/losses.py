@@ -26,6 +26,10 @@ from diffclust.validation import Problem, check_draws, check_feasible, check_fla
 
 REDUCTIONS = ("mean", "sum", "none")
 
+# What training was measured to be best with: the defaults of losses, modules and training alike. The operators
+# (``perturbed_*``, ``spanning_forest``) have the paper's: epsilon 0.1, 100 draws, must-links first.
+EPSILON, N_DRAWS, MUST_LINK_FIRST = 0.5, 10, False
+
 
 class LossDiagnostics(NamedTuple):
     """What a step of :func:`partial_fenchel_young_loss` saw, one entry per problem."""
@@ -61,8 +65,8 @@ def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, 
 
 
 def partial_fenchel_young_loss(
-    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = 0.1, n_draws: int = 100,
-    noise: str = "normal", seed: Any = None, must_link_first: bool = True, antithetic: bool = False,
+    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = EPSILON, n_draws: int = N_DRAWS,
+    noise: str = "normal", seed: Any = None, must_link_first: bool = MUST_LINK_FIRST, antithetic: bool = False,
     first_draw: Any = 0, strict: bool = False, reduction: str = "mean", diagnostics: bool = False,
 ) -> Any:  # fmt: skip
     """How far the clustering of Σ is from what is known, E[F_k(Σ + εZ) - F_k(Σ + εZ; M_Ω)] with the same Z in both.
@@ -78,17 +82,31 @@ def partial_fenchel_young_loss(
         constraints: what is known. A batch in which nothing is known has loss 0.
         n_clusters: k, an integer or one per problem, at least 1, moved into the range that the constraints allow, the
             same in both solves.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
+        noise: "normal" or "gumbel".
+        seed: an integer (of the framework, too) or a JAX key; None draws one, see :func:`diffclust.perturbed_value`.
+        must_link_first: True takes must-link pairs before all others, as the paper does; see
+            :func:`diffclust.spanning_forest`.
+        antithetic: draws come in pairs Z, -Z.
+        first_draw: number of the first draw of the seed's stream.
         strict: raise a ValueError that names the range instead of moving k.
         reduction: over the problems of a batch, "mean", "sum" or "none".
         diagnostics: also return :class:`LossDiagnostics`.
 
-    The other arguments are those of :func:`diffclust.perturbed_value`.
+    Returns:
+        The loss, a scalar, or with ``reduction="none"`` one per problem; with ``diagnostics``, the pair (loss,
+        diagnostics).
 
-    >>> points = np.array([[0.0], [0.1], [1.0], [1.1]])
-    >>> right, wrong = (Constraints.from_labels(labels) for labels in ([0, 0, 1, 1], [0, 1, 0, 1]))
-    >>> s = -np.abs(points - points.T)
-    >>> [bool(partial_fenchel_young_loss(s, labels, 2, seed=0) > 1) for labels in (right, wrong)]
-    [False, True]
+    Raises:
+        ValueError: an argument is out of its range, or with ``strict`` the constraints do not allow k.
+
+    Example:
+        >>> points = np.array([[0.0], [0.1], [1.0], [1.1]])
+        >>> right, wrong = (Constraints.from_labels(labels) for labels in ([0, 0, 1, 1], [0, 1, 0, 1]))
+        >>> s = -np.abs(points - points.T)
+        >>> [bool(partial_fenchel_young_loss(s, labels, 2, epsilon=0.1, seed=0) > 1) for labels in (right, wrong)]
+        [False, True]
     """
     _check_reduction(reduction)
     check_flag("must_link_first", must_link_first)
@@ -148,18 +166,33 @@ def _warn_if_nothing_is_known(problem: Problem) -> None:
 
 
 def fenchel_young_loss(
-    similarity: Any, adjacency: Any, n_clusters: Any, *, epsilon: float = 0.1, n_draws: int = 100,
+    similarity: Any, adjacency: Any, n_clusters: Any, *, epsilon: float = EPSILON, n_draws: int = N_DRAWS,
     noise: str = "normal", seed: Any = None, antithetic: bool = False, first_draw: Any = 0, reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """F_{k,ε}(Σ) - ⟨Σ, y⟩ for a known forest y, up to a constant; its gradient is A_{k,ε}(Σ) - y.
 
     Args:
+        similarity: (n, n) or (..., n, n).
         adjacency: y, the adjacency matrix (..., n, n) of a forest with k trees, symmetric with a zero diagonal.
         n_clusters: k, an integer or one per problem; more than there are points are as many as there are.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
+        noise: "normal" or "gumbel".
+        seed: an integer (of the framework, too) or a JAX key; None draws one, see :func:`diffclust.perturbed_value`.
+        antithetic: draws come in pairs Z, -Z.
+        first_draw: number of the first draw of the seed's stream.
+        reduction: over the problems of a batch, "mean", "sum" or "none".
 
-    >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
-    >>> abs(float(fenchel_young_loss(s, [[0, 1], [1, 0]], 1, epsilon=1e-3, seed=0))) < 1e-3
-    True
+    Returns:
+        The loss, a scalar, or with ``reduction="none"`` one per problem.
+
+    Raises:
+        ValueError: an argument is out of its range, or missing (-inf) edges leave more than k pieces.
+
+    Example:
+        >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
+        >>> abs(float(fenchel_young_loss(s, [[0, 1], [1, 0]], 1, epsilon=1e-4, seed=0))) < 1e-3
+        True
     """
     _check_reduction(reduction)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
@@ -181,7 +214,7 @@ def fenchel_young_loss(
 
 
 def connectivity_loss(
-    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = 0.1, n_draws: int = 100,
+    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = EPSILON, n_draws: int = N_DRAWS,
     noise: str = "normal", seed: Any = None, antithetic: bool = False, first_draw: Any = 0, strict: bool = False,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
@@ -190,9 +223,29 @@ def connectivity_loss(
     The gradient is the score estimator's: unbiased up to the square's own bias of order 1/n_draws, and noisier than
     that of :func:`partial_fenchel_young_loss`.
 
-    >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 1.0], [0.0, 0.1, 1.0]))
-    >>> float(connectivity_loss(s, Constraints.from_labels([0, 1, -1]), 2, epsilon=1e-3, seed=0))
-    2.0
+    Args:
+        similarity: (n, n) or (..., n, n).
+        constraints: what is known. A batch in which nothing is known has loss 0.
+        n_clusters: k, an integer or one per problem, moved into the range that the constraints allow.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
+        noise: "normal" or "gumbel".
+        seed: an integer (of the framework, too) or a JAX key; None draws one, see :func:`diffclust.perturbed_value`.
+        antithetic: draws come in pairs Z, -Z.
+        first_draw: number of the first draw of the seed's stream.
+        strict: raise a ValueError that names the range instead of moving k.
+        reduction: over the problems of a batch, "mean", "sum" or "none".
+
+    Returns:
+        The loss, a scalar, or with ``reduction="none"`` one per problem.
+
+    Raises:
+        ValueError: an argument is out of its range, or with ``strict`` the constraints do not allow k.
+
+    Example:
+        >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 1.0], [0.0, 0.1, 1.0]))
+        >>> float(connectivity_loss(s, Constraints.from_labels([0, 1, -1]), 2, epsilon=1e-3, seed=0))
+        2.0
     """
     _check_reduction(reduction)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)

@@ -5,6 +5,7 @@ Where only ``loss(embeddings, labels)`` is called, :class:`diffclust.nn.PartialF
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 try:
@@ -18,7 +19,7 @@ except ImportError as error:  # pragma: no cover
 import torch
 from torch import Tensor
 
-from diffclust import nn
+from diffclust import losses, nn
 
 
 class PartialFenchelYoungLoss(BaseMetricLossFunction):
@@ -27,13 +28,30 @@ class PartialFenchelYoungLoss(BaseMetricLossFunction):
     Clustering looks at all points of a batch at once, so mined tuples have no meaning here: ``indices_tuple`` must be
     None. Reference embeddings are clustered together with the batch.
 
-    Args:
-        n_clusters, and all keywords of :class:`diffclust.nn.PartialFenchelYoungLoss`.
+    The arguments are those of :class:`diffclust.nn.PartialFenchelYoungLoss`, but for ``reduction`` and ``gather``.
     """
 
-    def __init__(self, n_clusters: int, **options: Any) -> None:
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        epsilon: float = losses.EPSILON,
+        n_draws: int = losses.N_DRAWS,
+        noise: str = "normal",
+        antithetic: bool = False,
+        seed: int | None = None,
+        must_link_first: bool = losses.MUST_LINK_FIRST,
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
+        reachability: int | None = None,
+        standardize: bool = True,
+        strict: bool = False,
+    ) -> None:
         super().__init__()
-        self.loss = nn.PartialFenchelYoungLoss(n_clusters, **options)
+        self.loss = nn.PartialFenchelYoungLoss(
+            n_clusters, epsilon=epsilon, n_draws=n_draws, noise=noise, antithetic=antithetic, seed=seed,
+            must_link_first=must_link_first, similarity=similarity, reachability=reachability, standardize=standardize,
+            strict=strict,
+        )  # fmt: skip
 
     def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Any, ref_emb: Tensor | None, ref_labels: Tensor | None

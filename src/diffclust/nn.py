@@ -31,18 +31,20 @@ SIMILARITIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class _Perturbed(nn.Module):
-    """What the modules share: embeddings → similarity, and the stream of noise."""
+class _OnEmbeddings(nn.Module):
+    """What the modules share: embeddings, of all ranks if asked for, → similarity."""
 
-    noise_seed: Tensor
-    noise_counter: Tensor
+    noise_scale: Tensor | None
 
     def __init__(
-        self, n_clusters: int, *, epsilon: float = 0.1, n_draws: int = 100, noise: str = "normal",
-        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean", reachability: int | None = None,
-        standardize: bool = True, must_link_first: bool = True, antithetic: bool = False, seed: int | None = None,
+        self,
+        n_clusters: int,
+        *,
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
+        reachability: int | None = None,
+        standardize: bool = True,
         gather: Any = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if not is_integer(n_clusters):
             raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
@@ -52,21 +54,12 @@ class _Perturbed(nn.Module):
             raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
         if reachability is not None and not (is_integer(reachability) and reachability >= 1):
             raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")
-        check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
         self.n_clusters = int(n_clusters)
-        self.epsilon = epsilon
-        self.n_draws = n_draws
-        self.noise = noise
         self.similarity = similarity
         self.reachability = reachability
         self.standardize = standardize
-        self.must_link_first = must_link_first
-        self.antithetic = antithetic
         self.gather = gather
-        if seed is None:
-            seed = int(torch.randint(0, 2**63 - 1, ()))
-        self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")).clone())
-        self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("noise_scale", None, persistent=False)
 
     def similarities(self, embeddings: Tensor) -> Tensor:
         """(..., n, d) → (..., n, n), standardised unless ``standardize=False``."""
@@ -94,8 +87,54 @@ class _Perturbed(nn.Module):
         """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
-        sizes = distributed.agree(embeddings, labels, self.noise_seed, self.noise_counter, group=self._group())
+        sizes = distributed.agree(embeddings, labels, *self._place(), group=self._group())
         return distributed.gather_rows(embeddings, labels, sizes, self._group())
+
+    def _place(self) -> tuple[Tensor, ...]:
+        """Where in the stream of noise the module is, if it has one."""
+        return ()
+
+    def _constraints(self, embeddings: Tensor, labels: Tensor | Constraints) -> Constraints:
+        known = labels if isinstance(labels, Constraints) else Constraints.from_labels(labels)
+        if known.n_points != embeddings.shape[-2]:
+            raise ValueError(
+                f"labels are for {known.n_points} points, embeddings of shape {tuple(embeddings.shape)} are "
+                f"{embeddings.shape[-2]}."
+            )
+        return known
+
+
+class _Perturbed(_OnEmbeddings):
+    """A module with noise, and its place in the stream of it."""
+
+    noise_seed: Tensor
+    noise_counter: Tensor
+
+    def __init__(
+        self,
+        n_clusters: int,
+        epsilon: float,
+        n_draws: int,
+        noise: str,
+        antithetic: bool,
+        seed: int | None,
+        must_link_first: bool,
+        **on_embeddings: Any,
+    ) -> None:
+        super().__init__(n_clusters, **on_embeddings)
+        check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
+        self.epsilon = epsilon
+        self.n_draws = n_draws
+        self.noise = noise
+        self.must_link_first = must_link_first
+        self.antithetic = antithetic
+        if seed is None:
+            seed = int(torch.randint(0, 2**63 - 1, ()))
+        self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")).clone())
+        self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
+
+    def _place(self) -> tuple[Tensor, ...]:
+        return self.noise_seed, self.noise_counter
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
         """Arguments that say which noise, and a step along the stream."""
@@ -123,23 +162,11 @@ class _Loss(_Perturbed):
     too. Evaluation has epsilon.
     """
 
-    noise_scale: Tensor | None
-
-    def __init__(self, n_clusters: int, *, reduction: str = "mean", strict: bool = False, **options: Any) -> None:
-        super().__init__(n_clusters, **options)
+    def __init__(self, n_clusters: int, *perturbed: Any, reduction: str, strict: bool, **on_embeddings: Any) -> None:
+        super().__init__(n_clusters, *perturbed, **on_embeddings)
         losses._check_reduction(reduction)
         self.reduction = reduction
         self.strict = strict
-        self.register_buffer("noise_scale", None, persistent=False)
-
-    def _constraints(self, embeddings: Tensor, labels: Tensor | Constraints) -> Constraints:
-        known = labels if isinstance(labels, Constraints) else Constraints.from_labels(labels)
-        if known.n_points != embeddings.shape[-2]:
-            raise ValueError(
-                f"labels are for {known.n_points} points, embeddings of shape {tuple(embeddings.shape)} are "
-                f"{embeddings.shape[-2]}."
-            )
-        return known
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
         if not self._gathers():
@@ -172,12 +199,17 @@ class PartialFenchelYoungLoss(_Loss):
 
     Args:
         n_clusters: k. A batch that misses classes, or shows more than k, moves it into the feasible range.
-        epsilon, n_draws, noise, antithetic: see :func:`diffclust.perturbed_value`.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws.
+        noise: "normal" or "gumbel".
+        antithetic: draws come in pairs Z, -Z.
+        seed: of the noise; None draws one from torch's global generator, now.
+        must_link_first: True takes must-link pairs before all others, as the paper does; see
+            :func:`diffclust.spanning_forest`.
         similarity: "sqeuclidean" (negative squared distances), "cosine", or a function (..., n, d) → (..., n, n).
         reachability: m for robust linkage, the :func:`diffclust.mutual_reachability` of m neighbours (fewer in a batch
             that has fewer); None for the similarity itself.
         standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
-        seed: of the noise; None draws one from torch's global generator, now.
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
         gather: True for one loss over the batches of all ranks of ``torch.distributed``, the same for any number of
@@ -185,14 +217,37 @@ class PartialFenchelYoungLoss(_Loss):
             of a rank's own rows; :class:`Constraints`, and they only, are those of the rows of all ranks. See
             :mod:`diffclust.distributed` about gradients. No effect on one rank.
 
-    Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1
-    where unknown, or another negative number, such as torch's -100.
+    Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown, or
+    another negative number, such as torch's -100.
 
-    >>> loss = PartialFenchelYoungLoss(n_clusters=2, seed=0)
-    >>> embeddings = torch.tensor([[0.0], [0.1], [1.0], [1.1]], requires_grad=True)
-    >>> float(loss(embeddings, torch.tensor([0, 0, 1, -1])).detach())
-    0.0
+    Example:
+        >>> loss = PartialFenchelYoungLoss(n_clusters=2, seed=0)
+        >>> embeddings = torch.tensor([[0.0], [0.1], [5.0], [5.1]], requires_grad=True)
+        >>> float(loss(embeddings, torch.tensor([0, 0, 1, -1])).detach())
+        0.0
     """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        epsilon: float = losses.EPSILON,
+        n_draws: int = losses.N_DRAWS,
+        noise: str = "normal",
+        antithetic: bool = False,
+        seed: int | None = None,
+        must_link_first: bool = losses.MUST_LINK_FIRST,
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
+        reachability: int | None = None,
+        standardize: bool = True,
+        reduction: str = "mean",
+        strict: bool = False,
+        gather: Any = False,
+    ) -> None:
+        super().__init__(
+            n_clusters, epsilon, n_draws, noise, antithetic, seed, must_link_first, reduction=reduction, strict=strict,
+            similarity=similarity, reachability=reachability, standardize=standardize, gather=gather,
+        )  # fmt: skip
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         loss = losses.partial_fenchel_young_loss(
@@ -213,7 +268,51 @@ class PartialFenchelYoungLoss(_Loss):
 
 
 class ConnectivityLoss(_Loss):
-    """Squared distance of the soft connectivity to what the labels say, over known pairs; arguments as above."""
+    """Squared distance of the soft connectivity to what the labels say, over known pairs.
+
+    Args:
+        n_clusters: k. A batch that misses classes, or shows more than k, moves it into the feasible range.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws.
+        noise: "normal" or "gumbel".
+        antithetic: draws come in pairs Z, -Z.
+        seed: of the noise; None draws one from torch's global generator, now.
+        similarity: "sqeuclidean" (negative squared distances), "cosine", or a function (..., n, d) → (..., n, n).
+        reachability: m for robust linkage, the :func:`diffclust.mutual_reachability` of m neighbours (fewer in a batch
+            that has fewer); None for the similarity itself.
+        standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
+        reduction: over a batch of problems, "mean", "sum" or "none".
+        strict: raise instead of moving k.
+        gather: see :class:`PartialFenchelYoungLoss`.
+
+    Example:
+        >>> loss = ConnectivityLoss(n_clusters=2, seed=0)
+        >>> embeddings = torch.tensor([[0.0], [0.1], [5.0], [5.1]], requires_grad=True)
+        >>> float(loss(embeddings, torch.tensor([0, 0, 1, -1])).detach())
+        0.0
+    """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        epsilon: float = losses.EPSILON,
+        n_draws: int = losses.N_DRAWS,
+        noise: str = "normal",
+        antithetic: bool = False,
+        seed: int | None = None,
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
+        reachability: int | None = None,
+        standardize: bool = True,
+        reduction: str = "mean",
+        strict: bool = False,
+        gather: Any = False,
+    ) -> None:
+        super().__init__(
+            n_clusters, epsilon, n_draws, noise, antithetic, seed, losses.MUST_LINK_FIRST,
+            reduction=reduction, strict=strict,
+            similarity=similarity, reachability=reachability, standardize=standardize, gather=gather,
+        )  # fmt: skip
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         return losses.connectivity_loss(
@@ -231,14 +330,48 @@ class ConnectivityLoss(_Loss):
 
 
 class PerturbedClustering(_Perturbed):
-    """A layer: embeddings (..., n, d) → soft connectivity (..., n, n), differentiable; arguments as above.
+    """A layer: embeddings (..., n, d) → soft connectivity (..., n, n), differentiable.
 
-    With ``gather=True`` constraints are those of all ranks' rows, the same on all ranks.
+    Args:
+        n_clusters: k.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws.
+        noise: "normal" or "gumbel".
+        antithetic: draws come in pairs Z, -Z.
+        seed: of the noise; None draws one from torch's global generator, now.
+        must_link_first: of the constraints that a call may have, see :func:`diffclust.spanning_forest`.
+        similarity: "sqeuclidean" (negative squared distances), "cosine", or a function (..., n, d) → (..., n, n).
+        reachability: m for robust linkage, the :func:`diffclust.mutual_reachability` of m neighbours (fewer in a batch
+            that has fewer); None for the similarity itself.
+        standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
+        gather: True, or a process group, for the rows of all ranks together. Constraints are then those of all ranks'
+            rows, the same on all ranks.
 
-    >>> layer = PerturbedClustering(n_clusters=2, seed=0)
-    >>> layer(torch.tensor([[0.0], [0.1], [1.0]]))[0].tolist()
-    [1.0, 1.0, 0.0]
+    Example:
+        >>> layer = PerturbedClustering(n_clusters=2, seed=0)
+        >>> layer(torch.tensor([[0.0], [0.1], [5.0]]))[0].tolist()
+        [1.0, 1.0, 0.0]
     """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        epsilon: float = losses.EPSILON,
+        n_draws: int = losses.N_DRAWS,
+        noise: str = "normal",
+        antithetic: bool = False,
+        seed: int | None = None,
+        must_link_first: bool = losses.MUST_LINK_FIRST,
+        similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
+        reachability: int | None = None,
+        standardize: bool = True,
+        gather: Any = False,
+    ) -> None:
+        super().__init__(
+            n_clusters, epsilon, n_draws, noise, antithetic, seed, must_link_first,
+            similarity=similarity, reachability=reachability, standardize=standardize, gather=gather,
+        )  # fmt: skip
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
         if self._gathers():

@@ -55,9 +55,18 @@ def perturbed_value(
         antithetic: draws come in pairs Z, -Z.
         first_draw: number of the first draw of the seed's stream.
 
-    >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
-    >>> round(float(perturbed_value(s, 1, epsilon=1e-3, seed=0)), 2)
-    2.0
+    Returns:
+        The expected values, shape (...).
+
+    Raises:
+        ValueError: k cannot be: the constraints forbid it, or missing (-inf) edges or cannot-links stop the greedy. On
+            tensors of a GPU, and where JAX traces, the second is not noticed.
+
+    Example:
+        >>> import numpy as np
+        >>> s = np.array([[0.0, 1.0], [1.0, 0.0]])
+        >>> round(float(perturbed_value(s, 1, epsilon=1e-3, seed=0)), 2)
+        2.0
     """
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
@@ -72,11 +81,33 @@ def perturbed_adjacency(
 ) -> Any:  # fmt: skip
     """A_{k,ε}: for each pair the share of draws whose forest has that edge, (..., n, n), zero diagonal.
 
-    Differentiable by the score of the noise. Arguments as for :func:`perturbed_value`.
+    Differentiable by the score of the noise.
 
-    >>> s = np.array([[0.0, 1.0, -9.0], [1.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
-    >>> perturbed_adjacency(s, 2, seed=0)[0].tolist()
-    [0.0, 1.0, 0.0]
+    Args:
+        similarity: (n, n) or (..., n, n), symmetric; the mean of entries (i, j) and (j, i) counts.
+        n_clusters: k, an integer, or one per problem.
+        constraints: what is known, see :class:`diffclust.Constraints`.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
+        noise: "normal" or "gumbel".
+        seed: an integer (of the framework, too) or a JAX key; None draws one from the framework's global generator
+            (for JAX, which has none, from NumPy's, outside of jit).
+        must_link_first: see :func:`diffclust.spanning_forest`.
+        antithetic: draws come in pairs Z, -Z.
+        first_draw: number of the first draw of the seed's stream.
+
+    Returns:
+        The shares, shape (..., n, n).
+
+    Raises:
+        ValueError: k cannot be: the constraints forbid it, or missing (-inf) edges or cannot-links stop the greedy. On
+            tensors of a GPU, and where JAX traces, the second is not noticed.
+
+    Example:
+        >>> import numpy as np
+        >>> s = np.array([[0.0, 1.0, -9.0], [1.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
+        >>> perturbed_adjacency(s, 2, seed=0)[0].tolist()
+        [0.0, 1.0, 0.0]
     """
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
@@ -91,12 +122,33 @@ def perturbed_connectivity(
 ) -> Any:  # fmt: skip
     """M_{k,ε}: for each pair the share of draws in which it is in one cluster, (..., n, n), unit diagonal.
 
-    Differentiable by the score of the noise, so that any loss on it can be trained. Arguments as for
-    :func:`perturbed_value`.
+    Differentiable by the score of the noise, so that any loss on it can be trained.
 
-    >>> s = np.array([[0.0, 1.0, -9.0], [1.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
-    >>> perturbed_connectivity(s, 2, seed=0)[0].tolist()
-    [1.0, 1.0, 0.0]
+    Args:
+        similarity: (n, n) or (..., n, n), symmetric; the mean of entries (i, j) and (j, i) counts.
+        n_clusters: k, an integer, or one per problem.
+        constraints: what is known, see :class:`diffclust.Constraints`.
+        epsilon: scale of the noise.
+        n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
+        noise: "normal" or "gumbel".
+        seed: an integer (of the framework, too) or a JAX key; None draws one from the framework's global generator
+            (for JAX, which has none, from NumPy's, outside of jit).
+        must_link_first: see :func:`diffclust.spanning_forest`.
+        antithetic: draws come in pairs Z, -Z.
+        first_draw: number of the first draw of the seed's stream.
+
+    Returns:
+        The shares, shape (..., n, n).
+
+    Raises:
+        ValueError: k cannot be: the constraints forbid it, or missing (-inf) edges or cannot-links stop the greedy. On
+            tensors of a GPU, and where JAX traces, the second is not noticed.
+
+    Example:
+        >>> import numpy as np
+        >>> s = np.array([[0.0, 1.0, -9.0], [1.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
+        >>> perturbed_connectivity(s, 2, seed=0)[0].tolist()
+        [1.0, 1.0, 0.0]
     """
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)

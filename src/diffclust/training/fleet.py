@@ -204,7 +204,8 @@ class Fleet(pl.LightningModule):
 
         configs = [data.config for data in self.data]
         self._rates = [of_steps(lambda step, c=c: c.learning_rate * c.rate(step)) for c in configs]  # type: ignore[misc]
-        self._scales = [None if c.noise_start == 1 else of_steps(c.noise_scale) for c in configs]
+        has_scale = [member.loss.noise_scale is not None for member in self.members]  # type: ignore[union-attr]
+        self._scales = [of_steps(c.noise_scale) if has else None for c, has in zip(configs, has_scale, strict=True)]
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])

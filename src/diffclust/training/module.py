@@ -19,14 +19,20 @@ from diffclust.training.settings import MONITORS, TrainingConfig
 START_ROWS = 10_000  # whose principal components a residual network starts from, about
 
 
-class CrossEntropy(modules._Loss):
+class CrossEntropy(modules._OnEmbeddings):
     """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
 
-    def __init__(self, n_clusters: int, **options: Any) -> None:
-        super().__init__(n_clusters, **options)
+    def __init__(self, n_clusters: int, *, similarity: Any, reachability: int | None) -> None:
+        super().__init__(n_clusters, similarity=similarity, reachability=reachability)
         self.logits = nn.LazyLinear(n_clusters)
 
-    def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        if self._gathers():
+            if isinstance(labels, Constraints):
+                embeddings = self.gathered(embeddings)
+            else:
+                embeddings, gathered = self._of_all_ranks(embeddings, labels)
+                labels = Constraints.from_labels(gathered)
         logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
         if embeddings.ndim == 2:
             return nn.functional.cross_entropy(logits, classes, ignore_index=UNKNOWN)
@@ -97,21 +103,27 @@ class ForestModule(pl.LightningModule):
             )
         self.scaling = InputScaling(self.input_shape, config.scaling)
         self.backbone = make_backbone(backbone, self.input_shape, int(config.embedding_dim))
-        kind: type[modules._Loss] = modules.PartialFenchelYoungLoss if config.objective == "forest" else CrossEntropy
-        self.loss = kind(
-            config.k,
-            epsilon=config.epsilon,
-            n_draws=config.n_draws,
-            noise=config.noise,
-            similarity=config.similarity,
-            reachability=config.reachability,
-            must_link_first=config.must_link_first,
-            seed=config.seed,
-        )
-        if config.noise_start != 1:
-            self.loss.noise_scale = torch.ones(())
+        self.loss = self._make_loss()
         self.register_buffer("losses", torch.full((config.n_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
+
+    def _make_loss(self) -> modules.PartialFenchelYoungLoss | CrossEntropy:
+        config = self.config
+        if config.objective == "cross-entropy":
+            return CrossEntropy(config.k, similarity=config.similarity, reachability=config.reachability)
+        loss = modules.PartialFenchelYoungLoss(
+            config.k,
+            epsilon=float(config.epsilon),
+            n_draws=config.n_draws,
+            noise=config.noise,
+            seed=config.seed,
+            must_link_first=config.must_link_first,
+            similarity=config.similarity,
+            reachability=config.reachability,
+        )
+        if config.noise_start != 1:
+            loss.noise_scale = torch.ones(())
+        return loss
 
     @property
     def n_steps(self) -> int:

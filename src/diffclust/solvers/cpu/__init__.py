@@ -166,8 +166,8 @@ def solve(request: Request) -> Answer:
 
 def _clusters(request: Request) -> NDArray[Any]:
     """k of every problem, (problems,), checked or moved into the range of the labels as asked."""
-    n_problems, n, _ = request.similarity.shape
-    clusters = np.broadcast_to(np.asarray(request.n_clusters), (n_problems,))
+    (n_problems, n, _), k = request.similarity.shape, request.n_clusters
+    clusters = np.full(n_problems, k) if isinstance(k, int) else k
     if request.if_infeasible == "clamp" and request.labels is not None:
         return clamp_clusters(clusters, request.labels)
     if request.if_infeasible == "raise" and n_problems:
