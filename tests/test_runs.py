@@ -279,6 +279,11 @@ def test_some_labels_of_every_class_with_enough_of_them_are_held_out():
     assert not ((knowledge.truth >= 0) & (knowledge.known >= 0)).any()
 
 
+def test_a_truth_scores_only_rows_that_nobody_was_told(tmp_path):
+    run = fit(tmp_path / "run", make_table(9), truth=np.arange(N) % 3)
+    assert (run.metrics["labelled_rows"], run.metrics["scored_rows"]) == (9, N - 9)
+
+
 def test_a_contradiction_is_one_whatever_is_held_out():
     for seed in range(5):
         with pytest.raises(ValueError, match=r"\(0, 1\)"):
