@@ -390,6 +390,15 @@ def test_other_methods_cluster_all_rows_and_are_scored_on_those_held_out(most, m
     assert ["rows)" in row["method"] for row in scores] == [False, most < N, most < N]
 
 
+def test_other_methods_see_the_columns_of_a_table_in_one_unit():
+    table = make_table(0)
+    noise = 1000 * np.random.default_rng(1).normal(size=(N, 1))
+    table = dataclasses.replace(table, features=np.concatenate([table.features, noise], 1).astype(np.float32))
+    knowledge = Knowledge(table.labels, table.labels, np.zeros((0, 0), bool), np.arange(N) % 3)
+    scores = runs.score_methods(table, CONFIG, knowledge, 3, np.arange(N) % 3, None)
+    assert [row["ari"] for row in scores if row["method"].startswith("k-means")] == [1.0]
+
+
 # ---------------------------------------------------------------------------------------- found before the first step
 
 MISTAKES = {
