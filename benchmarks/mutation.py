@@ -59,6 +59,7 @@ TESTS = {
     "training/ranks.py": ("test_ranks",),
 }
 ELSEWHERE = ("test_distributed", "test_ranks")  # lines that no test is seen to run may run in another process
+COMPILED = ("noise.py", "solvers/*.py", "solvers/cpu/*.py", "solvers/points/*.py")  # by Numba
 WARM = ("test_solvers", "test_points", "test_hierarchy", "test_stability", "test_noise")  # these compile nearly all
 PRELOADED = ("torch", "lightning.pytorch", "jax", "jax.numpy", "pandas", "sklearn.cluster", "sklearn.datasets",
              "scipy.spatial", "scipy.sparse.csgraph", "hypothesis", "plotly", "matplotlib", "networkx")  # fmt: skip
@@ -439,13 +440,13 @@ class Worker:
             base.symlink_to(compiled)
         elif not compiled.exists():  # conftest.py has another folder for changed sources: take over the rest
             shutil.copytree(base.resolve(), compiled)
-            for stem in dependents(self.copy, self.mutant.file):
-                for old in compiled.glob(f"{stem[0]}_*/{stem[1]}.*"):
+            for folder, stem, function in stale_functions(self.copy, self.mutant):
+                for old in compiled.glob(f"{folder}_*/{stem}.{function}-*"):
                     old.unlink()
         import pytest
 
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", f"--basetemp={self.copy}/tmp"]
-        code = int(pytest.main([*options, *self.tests], plugins=self.plugins))
+        code = int(pytest.main([*options, *self.tests], plugins=[OneStamp(), *self.plugins]))
         if self.mutant is not None and compiled != base.resolve():
             shutil.rmtree(compiled, ignore_errors=True)
         os._exit(code)
@@ -471,20 +472,37 @@ class Worker:
         return ("survived", "") if code == 0 else ("killed", named[1] if named else f"exit code {code}")
 
 
-def dependents(copy: Path, file: str) -> set[tuple[str, str]]:
-    """(folder, stem) of the files that import this one, in one step or several, and its own."""
-    imports = {}
-    for path in (copy / PACKAGE).rglob("*.py"):
-        name = ".".join(path.relative_to(copy / "src").with_suffix("").parts).removesuffix(".__init__")
-        imports[path] = name, path.read_text("utf-8")
-    found = {copy / PACKAGE / file}
-    while True:
-        names = [imports[path][0].rpartition(".") for path in found]
-        patterns = [rf"\b{parent}\.{name}\b|from {parent} import .*\b{name}\b" for parent, _, name in names]
-        more = {path for path, (_, text) in imports.items() if re.search("|".join(patterns), text)} | found
-        if more == found:
-            return {(path.parent.name, path.stem) for path in found}
-        found = more
+def stale_functions(copy: Path, mutant: Mutant) -> set[tuple[str, str, str]]:
+    """(folder, stem, function) of what has to be compiled again: all that mentions the changed statement, or what does.
+
+    Found by name: too many rather than too few.
+    """
+    statements = []
+    for path in (path for pattern in COMPILED for path in (copy / PACKAGE).glob(pattern)):
+        for node in ast.parse(path.read_bytes()).body:
+            names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            if isinstance(node, ast.FunctionDef):
+                if not node.decorator_list and path.stem not in ("noise", "compiled"):
+                    continue  # compiled code cannot call it
+                calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+                overloaded = {each.id for call in calls for each in call.args if isinstance(each, ast.Name)}
+                names = {node.name, *overloaded}
+            mentioned = {getattr(n, "id", getattr(n, "attr", None)) for n in ast.walk(node)}
+            changed = path == copy / PACKAGE / mutant.file and node.lineno <= mutant.line <= node.end_lineno
+            statements.append((path, names, mentioned, changed))
+    stale = set[str]().union(*(names for _, names, _, changed in statements if changed))
+    while more := set[str]().union(*(names for _, names, mentioned, _ in statements if mentioned & stale)) - stale:
+        stale |= more
+    return {(path.parent.name, path.stem, name) for path, names, _, _ in statements for name in names & stale}
+
+
+class OneStamp:
+    """Numba would compile every function of a changed file again. Here :func:`stale_functions` alone decides."""
+
+    def pytest_sessionstart(self) -> None:
+        from numba.core import caching
+
+        caching._SourceFileBackedLocatorMixin.get_source_stamp = lambda locator: ""
 
 
 def check(workers: list[Worker], tests: list[str]) -> None:

@@ -551,6 +551,8 @@ def test_control_c_leaves_a_checkpoint_to_go_on_with(uninterrupted):
 def test_bench_prints_ratios():
     result = call("bench", "--points", 12, "--points", 20, "--draws", 3, "--clusters", 2)
     assert result.exit_code == 0
+    for column in ("points", "solve", "plain Kruskal", "diffclust", "ratio"):
+        assert column in result.stdout
     assert result.stdout.count("together") == 2
     assert "x │" in result.stdout
 

@@ -257,14 +257,15 @@ def test_pipeline_grid_search_clone_and_pickle(moons):
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
-        ({"n_clusters": 0}, ValueError, "n_clusters=0"),
+        ({"n_clusters": 0}, ValueError, "n_clusters=0 must be from 1 to 200"),
         ({"n_clusters": 201}, ValueError, "n_samples=200"),
         ({"n_clusters": 2.5}, TypeError, "must be an integer"),
         ({"n_clusters": "many"}, TypeError, "must be an integer"),
-        ({"min_cluster_size": 0}, ValueError, "min_cluster_size=0"),
+        ({"min_cluster_size": 0}, ValueError, "min_cluster_size=0 must be from 1 to 200"),
         ({"min_cluster_size": 150, "n_clusters": 2}, ValueError, "1 to 1 clusters"),
         ({"metric": "hamming"}, ValueError, "metric"),
         ({"metric": "precomputed"}, ValueError, "square"),
+        ({"reachability": 0}, ValueError, "reachability=0 must be from 1 to 199"),
         ({"reachability": 200}, ValueError, "200"),
     ],
 )

@@ -7,6 +7,7 @@ DIFFCLUST_BROWSER=required; DIFFCLUST_BROWSER=off skips them in any case.
 import base64
 import dataclasses
 import html
+import io
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import diffclust as dc
 from diffclust.files import write_atomically
@@ -164,6 +166,8 @@ def test_sprites(shape):
     assert sheet["url"].startswith("data:image/webp;base64,")
     assert sheet["columns"] == 3
     assert (sheet["width"], sheet["height"]) == ((32, 64) if shape[1] == 200 else (4, 7))
+    with Image.open(io.BytesIO(base64.b64decode(sheet["url"].partition(",")[2]))) as drawn:
+        assert drawn.size == (3 * sheet["width"], 2 * sheet["height"])  # five images in rows of three
 
 
 def test_our_row_of_the_table():

@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert contents(tmp_path / "a")[1] != contents(tmp_path / "c")[1]
 
 
-def test_the_seed_of_a_run_is_that_of_its_holdout_and_its_confidence(tmp_path):
+def test_the_seed_of_a_run_is_that_of_its_holdout(tmp_path):
     table = make_table(N)
     table.features[:] = np.random.default_rng(1).normal(size=(N, 4))  # no blobs, so no row is sure
     config = dataclasses.replace(CONFIG, seed=5)
@@ -106,8 +106,8 @@ def test_the_seed_of_a_run_is_that_of_its_holdout_and_its_confidence(tmp_path):
     assert labels == [table.class_names[label] if label >= 0 else "" for label in same.labels]
     found = partition(run.embeddings, same, 4)
     np.testing.assert_array_equal(found.clusters, run.clusters)
-    np.testing.assert_allclose(run.confidence, found.confidence(seed=5), atol=1e-4)
-    assert np.abs(run.confidence - found.confidence(seed=6)).max() > 1e-3
+    np.testing.assert_allclose(run.confidence, found.probabilities()[np.arange(N), found.clusters], atol=1e-4)
+    np.testing.assert_allclose(run.novelty, found.novelty(), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -283,6 +283,11 @@ def test_some_labels_of_every_class_with_enough_of_them_are_held_out():
     assert not ((truth >= 0) & (knowledge.labels >= 0)).any()
 
 
+def test_a_truth_scores_only_rows_that_nobody_was_told(tmp_path):
+    run = fit(tmp_path / "run", make_table(9), truth=np.arange(N) % 3)
+    assert (run.metrics["labelled_rows"], run.metrics["scored_rows"]) == (9, N - 9)
+
+
 def test_a_contradiction_is_one_whatever_is_held_out(tmp_path):
     for seed in range(5):
         with pytest.raises(ValueError, match=r"\(0, 1\)"):
@@ -338,6 +343,15 @@ def test_other_methods_cluster_all_rows_and_are_scored_on_those_held_out(most, m
     scores = score_methods(table, truth, np.arange(N) % 3, 3, None, seed=0)
     assert [row["ari"] for row in scores] == [1.0, 1.0, 1.0]
     assert ["rows)" in row["method"] for row in scores] == [False, most < N, most < N]
+
+
+def test_other_methods_see_the_columns_of_a_table_in_one_unit():
+    table = make_table(0)
+    noise = 1000 * np.random.default_rng(1).normal(size=(N, 1))
+    table = dataclasses.replace(table, features=np.concatenate([table.features, noise], 1).astype(np.float32))
+    knowledge = Knowledge(table.labels, table.labels, np.zeros((0, 0), bool), np.arange(N) % 3)
+    scores = runs.score_methods(table, CONFIG, knowledge, 3, np.arange(N) % 3, None)
+    assert [row["ari"] for row in scores if row["method"].startswith("k-means")] == [1.0]
 
 
 # ---------------------------------------------------------------------------------------- found before the first step

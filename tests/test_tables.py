@@ -147,6 +147,7 @@ WRONG_FILES = {
     "latin-1": ("x.csv", "a,b\n1,\xe9\n".encode("latin-1"), "not a text file in UTF-8"),
     "no header": ("x.csv", "1.5,2.5\n3.5,4.5\n5.5,6.5\n", "x.csv starts with a row of numbers, not with the names"),
     "no header, equal": ("x.csv", "0,0,0\n1,2,3\n4,5,6\n", "starts with a row of numbers"),
+    "no header, byte order mark": ("x.csv", "\ufeff1.5,2.5\n3.5,4.5\n", "starts with a row of numbers"),
     "no header, one column": ("x.csv", "1.5\n2\n3\n", "starts with a row of numbers"),
     "ragged": ("x.csv", "a,b\n1,2\n3,4,5,6\n1,2\n", "cannot be read as a table"),
 }

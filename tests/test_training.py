@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 
@@ -69,6 +70,15 @@ def assert_same_weights(a, b):
 
 
 # ---------------------------------------------------------------------------------------------------------- batches
+
+
+def test_views_of_a_row_belong_together_and_other_rows_as_labels_say():
+    config = make_config(views=2, augment="shift", least_labels=1)
+    data = ForestData(config, torch.zeros(3, 4, 4), torch.tensor([0, 1, -1]), None)
+    _, known = data.take("training", torch.tensor([0, 1, 2, 0, 1, 2]), None)
+    unknown = np.nan
+    rows = np.array([[1, 0, unknown], [0, 1, unknown], [unknown, unknown, 1]])
+    np.testing.assert_array_equal(np.asarray(known.matrix()), np.tile(rows, (2, 2)))
 
 
 def test_batches_are_a_function_of_seed_and_step():
@@ -581,6 +591,14 @@ def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path):
     torch.testing.assert_close(moments(a), moments(b), rtol=0, atol=0)
 
 
+def test_checkpoints_are_written_beside_their_place(tmp_path, monkeypatch):
+    """By way of another disk they could be cut: Lightning's own way is the system's temporary folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
+    x, _, known = make_data()
+    fit(make_config(), x, known, folder=tmp_path / "run", progress=False)
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 20
+
+
 def test_the_last_checkpoint_is_the_last_even_where_it_is_not_the_best(tmp_path):
     x, _, known = make_data()
     config = make_config(validation_fraction=0.3, monitor="val_error", learning_rate=1e-12)
@@ -741,5 +759,5 @@ def test_bad_data():
 
 def test_divergence_is_an_error():
     x, _, known = make_data()
-    with pytest.raises(FloatingPointError, match="learning_rate"):
+    with pytest.raises(FloatingPointError, match=r"is nan after 5 steps: .* Lower learning_rate"):
         fit(make_config(learning_rate=1e30, backbone="mlp"), x, known, progress=False)
