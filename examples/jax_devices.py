@@ -30,7 +30,9 @@ def loss_function(parameters: dict[str, jax.Array], images: jax.Array, labels: j
         dc.standardize(dc.negative_squared_distances(embeddings)),
         dc.Constraints.from_labels(labels),
         n_clusters=10,
+        epsilon=0.1,
         n_draws=share,
+        must_link_first=True,
         seed=0,
         first_draw=N_DRAWS * step + share * jax.lax.axis_index("device"),
     )

@@ -28,7 +28,9 @@ def main(n_steps: int = 100, batch_size: int = 128) -> list[float]:
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 16)).to(device)
     model = DistributedDataParallel(network) if ranks > 1 else network
-    loss_function = dc.nn.PartialFenchelYoungLoss(n_clusters=10, seed=0, gather=True).to(device)
+    loss_function = dc.nn.PartialFenchelYoungLoss(
+        n_clusters=10, epsilon=0.1, n_draws=100, must_link_first=True, seed=0, gather=True
+    ).to(device)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
     rows_of = torch.Generator().manual_seed(0)  # the same on all ranks: each takes its part of the same rows

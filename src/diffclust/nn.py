@@ -34,8 +34,6 @@ SIMILARITIES: dict[str, Callable[[Any], Any]] = {
 class _OnEmbeddings(nn.Module):
     """What the modules share: embeddings, of all ranks if asked for, → similarity."""
 
-    noise_scale: Tensor | None
-
     def __init__(
         self,
         n_clusters: int,
@@ -59,7 +57,6 @@ class _OnEmbeddings(nn.Module):
         self.reachability = reachability
         self.standardize = standardize
         self.gather = gather
-        self.register_buffer("noise_scale", None, persistent=False)
 
     def similarities(self, embeddings: Tensor) -> Tensor:
         """(..., n, d) → (..., n, n), standardised unless ``standardize=False``."""
@@ -162,11 +159,15 @@ class _Loss(_Perturbed):
     too. Evaluation has epsilon.
     """
 
+    noise_scale: Tensor | None
+
     def __init__(self, n_clusters: int, *perturbed: Any, reduction: str, strict: bool, **on_embeddings: Any) -> None:
         super().__init__(n_clusters, *perturbed, **on_embeddings)
         losses._check_reduction(reduction)
         self.reduction = reduction
         self.strict = strict
+        # After the other buffers: torch.export mistakes their order behind one that is None.
+        self.register_buffer("noise_scale", None, persistent=False)
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
         if not self._gathers():

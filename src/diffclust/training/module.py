@@ -22,6 +22,8 @@ START_ROWS = 10_000  # whose principal components a residual network starts from
 class CrossEntropy(modules._OnEmbeddings):
     """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
 
+    noise_scale: Tensor | None = None
+
     def __init__(self, n_clusters: int, *, similarity: Any, reachability: int | None) -> None:
         super().__init__(n_clusters, similarity=similarity, reachability=reachability)
         self.logits = nn.LazyLinear(n_clusters)
