@@ -106,6 +106,11 @@ def test_the_size_guard_is_scaled_to_the_sample(monkeypatch):
     np.testing.assert_array_equal(shares, np.eye(3)[labels])
 
 
+def test_one_cluster_is_the_only_candidate_where_nothing_can_be_cut(blobs):
+    found = dc.choose_n_clusters(blobs[1], min_cluster_size=blobs[1].n_points)
+    assert (found.n_clusters, found.candidates.tolist(), found.scores.tolist()) == (1, [1], [0.0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
