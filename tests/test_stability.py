@@ -85,6 +85,11 @@ def test_shares_repeat_with_the_seed_and_respect_constraints():
     np.testing.assert_allclose(dc.soft_memberships(similarity, labels, constraints=pairs, n_draws=5).sum(1), 1)
 
 
+def test_one_cluster_is_the_only_candidate_where_nothing_can_be_cut(blobs):
+    found = dc.choose_n_clusters(blobs[1], min_cluster_size=blobs[1].n_points)
+    assert (found.n_clusters, found.candidates.tolist(), found.scores.tolist()) == (1, [1], [0.0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -177,6 +177,7 @@ class ForestData(pl.LightningDataModule):
         self.labelled, self.unlabelled = known, np.flatnonzero(labels.numpy() < 0)
         self.sets = {"training": (x, labels)}
         self.scaling = InputScaling(tuple(x.shape[1:]), config.scaling).fit(x, labels)
+        self.nearest: NDArray[np.int64] | None = None  # others of each row, if rows come with a neighbour
         self.validation_rows: list[Tensor] = []
         if validation is not None:
             self._validate_on(*validation, np.arange(len(validation[0])), np.empty(0, np.int64))
@@ -195,7 +196,6 @@ class ForestData(pl.LightningDataModule):
             )
         if apart is None:
             self._lend(x, labels)
-        self.nearest: NDArray[np.int64] | None = None
         if config.neighbours not in ("auto", 0):
             self.nearest = nearest_others(self.scaling(x), min(int(config.neighbours), len(x) - 1))
 
