@@ -115,7 +115,7 @@ def test_fit_prints_the_table_and_the_report():
     assert result.stdout.endswith(f"Report: {Path('run/report.html')}\n")
     run = dc.load_run("run")
     assert f"{len(run.names)} clusters of 24 rows: " in result.stdout
-    assert Path("run/clusters.csv").read_text().startswith("row,cluster,name,confidence,label\n0,0,a,")
+    assert Path("run/clusters.csv").read_text().startswith("row,cluster,name,confidence,novelty,label\n0,0,a,")
 
 
 def test_lines_of_results_are_not_broken_to_the_width_of_a_terminal():
@@ -222,7 +222,7 @@ def test_cluster_places_new_rows(finished):
     np.save("new.npy", make_rows(1)[:1])
     result = call("cluster", "run", "new.npy")
     assert result.exit_code == 0, result.output
-    assert re.fullmatch(r"row,cluster,name,confidence\n0,0,0,[01]\.\d{4}\n", result.stdout)
+    assert re.fullmatch(r"row,cluster,name,confidence,novelty,unlike\n0,0,0,([01]\.\d{4},){2}0\n", result.stdout)
     np.save("new.npy", make_rows(1))
     result = call("cluster", "run/last.ckpt", "new.npy", "--out", "placed.csv")
     assert result.exit_code == 0

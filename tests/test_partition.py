@@ -109,7 +109,7 @@ def test_numbers_that_cannot_be_reached():
         partition(x, known, 1)
     with pytest.raises(ValueError, match=r"n_clusters=3 cannot be reached with min_cluster_size=20.*2 to 2 clusters"):
         partition(x, known, 3, min_cluster_size=20)
-    with pytest.raises(ValueError, match="cut must be one of"):
+    with pytest.raises(ValueError, match="cut must be 'auto' or one of"):
         partition(x, known, 2, cut="slice")
 
 

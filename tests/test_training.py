@@ -16,6 +16,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
+from sklearn.decomposition import PCA
 
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
@@ -23,7 +24,7 @@ torch = pytest.importorskip("torch")
 from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
-from diffclust.backbones import InputScaling, make_backbone  # noqa: E402
+from diffclust.backbones import InputScaling, choose_scaling, make_backbone  # noqa: E402
 from diffclust.training import (  # noqa: E402
     ForestData,
     TrainingConfig,
@@ -372,8 +373,9 @@ def test_scaling():
     torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(3))
     for shape in ((6,), (2, 3)):
         scaling = InputScaling(shape).fit(pixels.reshape(-1, *shape), chunk=64)
-        assert len(scaling.mean.unique()) == len(scaling.deviation.unique()) == 1
-        assert float(scaling(pixels.reshape(-1, *shape)).std(correction=0)) == pytest.approx(1)
+        assert len(scaling.deviation.unique()) == 1
+        assert len(scaling.mean.unique()) == (1 if len(shape) == 2 else 6)  # columns have means of their own
+        assert float(scaling(pixels.reshape(-1, *shape)).std(correction=0)) == pytest.approx(1, abs=1e-3)
     assert torch.equal(InputScaling((3,)).fit(torch.ones(4, 3))(torch.ones(4, 3)), torch.zeros(4, 3))
     missing = torch.cat([units[:, [0, 0, 0]], torch.full((500, 1), 1e30)], 1)  # a column of what stands for no value
     scaled = InputScaling((4,)).fit(missing)(missing)
@@ -387,13 +389,77 @@ def test_scaling():
 def test_defaults_of_a_run():
     """Results and documentation were made with these: a change of one is a change of what people get."""
     assert TrainingConfig(n_clusters=3) == TrainingConfig(
-        n_clusters=3, objective="forest", backbone="auto", embedding_dim=16, scaling="auto", augment=None, views=1,
+        n_clusters=3, objective="forest", backbone="auto", embedding_dim="auto", scaling="auto", augment=None, views=1, neighbours="auto",
         epsilon="auto", noise_start=None, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
         reachability=None, batch_size=256, labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
         weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
         monitor="val_loss", patience=None, precision="32-true", device="auto", devices=1, num_nodes=1,
         strategy="auto", timeout=45.0, seed=0,
     )  # fmt: skip
+
+
+def test_scaling_is_chosen_by_columns_and_labels():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) * [1, 1, 1, 1, 1, 30]
+    components = torch.from_numpy(PCA().fit_transform(x))
+    assert choose_scaling(torch.from_numpy(x)) == "column"
+    assert choose_scaling(components) == "global"
+    assert choose_scaling(components[:, torch.tensor([3, 0, 5, 1, 4, 2])]) == "column"  # not in their order
+    counts = torch.from_numpy(rng.poisson(0.3 * rng.random(40), (300, 40)))
+    assert choose_scaling(counts) == "global"
+    counts[:, 0] *= 10_000  # another unit
+    assert choose_scaling(counts) == "column"
+    # Columns of one unit by their ranges; the class is in a small column, or in the large one.
+    y = torch.arange(300) % 2
+    ranges = torch.from_numpy(rng.normal(size=(300, 3)) * [1, 10, 10])
+    small = ranges + 5 * torch.stack([y, 0 * y, 0 * y], 1)
+    known = torch.where(torch.arange(300) < 60, y, -1)
+    assert choose_scaling(small) == "global"
+    assert choose_scaling(small, known) == "column"
+    assert choose_scaling(small, torch.where(torch.arange(300) < 4, y, -1)) == "global"  # four labels prove nothing
+
+
+def test_scaling_of_rows():
+    x = torch.tensor([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
+    unit = InputScaling((2,), "unit").fit(x)
+    torch.testing.assert_close(unit(5 * x), unit(x))
+    counts = InputScaling((2,), "counts").fit(x)
+    torch.testing.assert_close(counts(5 * x), counts(x))
+    reloaded = InputScaling((2,), "counts")
+    reloaded.load_state_dict(counts.state_dict())
+    torch.testing.assert_close(reloaded(x), counts(x))
+    with pytest.raises(ValueError, match="negative"):
+        InputScaling((2,), "counts").fit(-x)
+
+
+def test_rows_come_with_a_neighbour_that_must_link():
+    x, _, known = make_data()
+    rows, labels = as_rows(x), as_labels(known, len(x))
+    data = ForestData(make_config(neighbours=3, batch_size=20, least_labels=1), rows, labels, None)
+    chosen = data.rows_of_step(7)
+    own, other = chosen[:10], chosen[10:]
+    distances = torch.cdist(data.scaling(rows), data.scaling(rows)).fill_diagonal_(torch.inf)
+    assert all(o in distances[i].argsort()[:3] for i, o in zip(own, other, strict=True))
+    assert data.rows_of_step(7).tolist() == chosen.tolist() != data.rows_of_step(8).tolist()
+    relation = data.take("training", chosen, None)[1].relation
+    for i, (a, b) in enumerate(zip(labels[own], labels[other], strict=True)):
+        clash = a >= 0 and b >= 0 and a != b
+        assert relation[i, i + 10] == (0 if clash else 1)
+
+
+def test_tables_with_enough_rows_have_neighbours_and_many_clusters_room():
+    y = np.where(np.arange(1000) < 50, np.arange(1000) % 4, -1)
+    known, pairs = dc.Knowledge.join(y), dc.Knowledge.join(y, [(60, 61)])
+    assert TrainingConfig(n_clusters=10).resolve((5,), known).neighbours == 15
+    for config, shape, knowledge in (
+        (TrainingConfig(n_clusters=11), (5,), known),  # too few rows a cluster
+        (TrainingConfig(n_clusters=10), (8, 8), known),
+        (TrainingConfig(n_clusters=10), (5,), pairs),
+        (TrainingConfig(n_clusters=10, objective="cross-entropy"), (5,), known),
+    ):
+        assert config.resolve(shape, knowledge).neighbours == 0
+    assert TrainingConfig(n_clusters=20).resolve((5,), known).embedding_dim == 16
+    assert TrainingConfig(n_clusters=21).resolve((5,), known).embedding_dim == 64
 
 
 @pytest.mark.parametrize(
@@ -419,7 +485,7 @@ def test_without_a_number_of_clusters_there_is_room_for_what_is_known():
     n_classes = len(set(known[known >= 0]))
     for y in (known, given):
         module = fit(TrainingConfig(n_steps=1, device="cpu"), x, y, progress=False)
-        assert module.config.n_clusters == n_classes
+        assert module.config.n_clusters == -(-3 * n_classes // 2)
     one = np.where(known == known.max(), 0, -1)
     assert fit(TrainingConfig(n_steps=1, device="cpu"), x, one, progress=False).config.n_clusters == 2
     with pytest.raises(ValueError, match="n_clusters=None is decided by what is known"):
