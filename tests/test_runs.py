@@ -440,7 +440,7 @@ def test_resume_is_refused_for_other_data_or_settings(tmp_path):
         (None, {"cannot_link": [(20, 21)]}, "other data"),
         (None, {"config": dataclasses.replace(CONFIG, epsilon=0.1)}, "epsilon=0.5, now it is 0.1"),
         (None, {"n_clusters": 4}, "n_clusters=5, now it is 4"),
-        (None, {"n_clusters": 3}, "clusters=None, now it is 3"),
+        (None, {"n_clusters": 3}, "n_clusters=5, now it is 3"),
         (None, {"holdout": 0.01}, "holdout=0.0, now it is 0.01"),
     ):
         with pytest.raises(ValueError, match=message):

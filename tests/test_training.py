@@ -389,7 +389,8 @@ def test_scaling():
 def test_defaults_of_a_run():
     """Results and documentation were made with these: a change of one is a change of what people get."""
     assert TrainingConfig(n_clusters=3) == TrainingConfig(
-        n_clusters=3, objective="forest", backbone="auto", embedding_dim="auto", scaling="auto", augment=None, views=1, neighbours="auto",
+        n_clusters=3, objective="forest", backbone="auto", embedding_dim="auto", scaling="auto", augment=None, views=1,
+        neighbours="auto",
         epsilon="auto", noise_start=None, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
         reachability=None, batch_size=256, labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
         weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,

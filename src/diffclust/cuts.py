@@ -71,13 +71,13 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
     [0, 0, 0, 1, 1, 1]
     """
-    from scipy.sparse import csr_array, diags_array
-    from scipy.sparse.linalg import eigsh
+    from scipy.sparse import csr_array, diags_array, eye_array
     from sklearn.neighbors import NearestNeighbors
+    from sklearn.utils.extmath import randomized_svd
 
     points = np.asarray(points, np.float64)
     n = len(points)
-    if n_clusters >= n - 1:  # more eigenvectors than the solver gives
+    if n_clusters >= n - 1:  # no neighbours are left to speak of
         return kmeans(points, knowledge, n_clusters, seed)
     n_neighbours = min(NEIGHBOURS, n - 1)
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
@@ -87,8 +87,12 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     graph = csr_array((weight.ravel(), (np.repeat(np.arange(n), n_neighbours), nearest.ravel())), shape=(n, n))
     graph = graph.maximum(graph.T)
     degree = diags_array(1 / np.sqrt(graph.sum(1)))
-    start = np.random.default_rng(seed).normal(size=n)
-    _, vectors = eigsh(degree @ graph @ degree, k=n_clusters, which="LA", v0=start, tol=1e-4)
+    # Half of it and of the identity has no negative eigenvalue, so singular vectors are eigenvectors. A method for
+    # blocks of vectors finds all of those of separate pieces of the graph, which have the same eigenvalue.
+    smooth = (degree @ graph @ degree + eye_array(n)) / 2
+    vectors = randomized_svd(smooth.tocsr(), n_clusters, n_iter=30, power_iteration_normalizer="QR", random_state=seed)[
+        0
+    ]
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
 
