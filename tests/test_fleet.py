@@ -173,7 +173,8 @@ def test_resumed_is_uninterrupted(tmp_path, patience):
         """
     )
     # Killed as soon as there is a checkpoint: perhaps in the middle of writing the next one.
-    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    threads = str(torch.get_num_threads())  # sums in another order are other bits
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": threads})
     while not (tmp_path / "last.ckpt").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

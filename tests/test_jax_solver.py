@@ -112,12 +112,10 @@ def test_many_small_problems_with_labels(monkeypatch, grower, must_link_first):
     clusters = clamp_clusters(rng.integers(1, n + 1, size=n_problems), labels)
     way = getattr(trees, f"_{grower}")
     monkeypatch.setattr(forests, "grow", lambda weights, component, allowed=None: way(weights, component, allowed))
-    expected = cpu.solve(similarity, clusters, labels=labels, must_link_first=must_link_first)
-    solve = calls.with_words(xla.solve.__wrapped__)  # not the compiled one, which knows one way only
-    solved = solve(
-        jnp.asarray(similarity), jnp.asarray(clusters), labels=jnp.asarray(labels), must_link_first=must_link_first,
-        seed=0, first_draw=0,
-    )  # fmt: skip
+    compile_again(monkeypatch)
+    expected = solve(cpu, similarity, clusters, labels=labels, must_link_first=must_link_first)
+    arrays = jnp.asarray(similarity), jnp.asarray(clusters)
+    solved = solve(xla, *arrays, labels=jnp.asarray(labels), must_link_first=must_link_first)
     np.testing.assert_array_equal(solved.edges, expected.edges)
     np.testing.assert_array_equal(solved.labels, expected.labels)
 

@@ -81,7 +81,7 @@ def test_a_scale_of_the_noise_is_another_epsilon(module, scale):
 
 
 def test_losses_modules_and_training_have_one_set_of_defaults():
-    training = pytest.importorskip("diffclust.training").TrainingConfig(n_clusters=2)
+    training = pytest.importorskip("diffclust.training").TrainingConfig(n_clusters=2).resolve((4,))
     expected = {name: getattr(training, name) for name in ("epsilon", "n_draws", "must_link_first")}
     functions = (dc.partial_fenchel_young_loss, dc.fenchel_young_loss, dc.connectivity_loss, dc.nn.PerturbedClustering)
     for function in (*functions, dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss):

@@ -306,7 +306,15 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
 
     It takes half as many steps: enough to compare what comes after training.
     """
-    short = dataclasses.replace(config, n_steps=-(-config.n_steps // 2), validation_fraction=0.0, patience=None)
+    short = dataclasses.replace(
+        config,
+        n_steps=-(-config.n_steps // 2),
+        validation_fraction=0.0,
+        patience=None,
+        devices=1,  # only the first rank gets here
+        num_nodes=1,
+        strategy="auto",
+    )
 
     def retrain(knowledge: Knowledge) -> NDArray[np.float32]:
         return embed(fit(short, x, knowledge, progress=False), x, device=config.device)
