@@ -252,9 +252,8 @@ class InputScaling(nn.Module):
             squares += ((self._rows(rows).double().cpu() - mean) ** 2).sum(0)
         variance = squares / len(x)
         if self.chosen != "column":
-            varying = (
-                variance if is_image(tuple(mean.shape)) else variance[variance > 0]
-            )  # constant columns say nothing
+            # Constant columns say nothing about the size of the others.
+            varying = variance if is_image(tuple(mean.shape)) else variance[variance > 0]
             variance = torch.where(variance > 0, varying.mean(), 0.0) if len(varying) else variance
         self.mean.copy_(mean)
         self.deviation.copy_(torch.where(variance > 0, variance, 1.0).sqrt())  # a constant column becomes zeros

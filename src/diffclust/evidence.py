@@ -94,22 +94,25 @@ def gather_evidence(
         rest = knowledge.forget(np.isin(labels, hidden_classes) | _a_third(labels, rng))
         splits.append((retrain(rest), rest))
 
-    def score(cut: Callable[..., NDArray[Any]], k: int) -> float:
-        found = [cut(embedding, rest, k) for embedding, rest in splits]
+    def cut_splits(cut: Callable[..., NDArray[Any]], k: int) -> list[NDArray[Any]]:
+        return [cut(embedding, rest, k) for embedding, rest in splits]
+
+    def score(found: list[NDArray[Any]]) -> float:
         return float(np.mean([adjusted_rand_score(labels[labelled], each[labelled]) for each in found]))
 
     candidates: dict[int, float] = {}
     chosen_k = None
     if n_clusters is None:
-        candidates = {k: score(cuts[DEFAULT_CUT], k) for k in _numbers_to_try(len(classes), knowledge.max_clusters)}
+        tried = _numbers_to_try(len(classes), knowledge.max_clusters)
+        candidates = {k: score(cut_splits(cuts[DEFAULT_CUT], k)) for k in tried}
         good = _nearly_best(candidates)
         chosen_k = n_clusters = good[len(good) // 2]
-    scores = {name: score(cut, n_clusters) for name, cut in cuts.items()}
+    partitions = {name: cut_splits(cut, n_clusters) for name, cut in cuts.items()}
+    scores = {name: score(found) for name, found in partitions.items()}
     best = max(scores, key=scores.__getitem__)
     chosen = best if scores[best] > scores[DEFAULT_CUT] + MARGIN else DEFAULT_CUT
     shares, right = [], []
-    for embedding, rest in splits:
-        found = cuts[chosen](embedding, rest, n_clusters)
+    for (embedding, rest), found in zip(splits, partitions[chosen], strict=True):
         hidden = (labels >= 0) & (rest.labels < 0)
         shares.append(neighbour_shares(embedding, found)[np.arange(len(found)), found][hidden])
         right.append(_right(found, labels, rest.labels)[hidden])

@@ -1,7 +1,7 @@
 """An embedding and what is known → clusters: the one place where clusters are made.
 
     found = partition(embedding, Knowledge.join(labels, must_link), n_clusters=10)
-    found.clusters, found.names(class_names), found.confidence(), found.hierarchy.labels(12)
+    found.clusters, found.names(class_names), found.probabilities(), found.hierarchy.labels(12)
 
 The estimators, ``fit_run`` and the command line call :func:`partition`. How clusters are made out of an embedding is a
 *cut*, a row of ``CUTS``; see :data:`Cut` for what it takes and gives.
@@ -127,10 +127,6 @@ class Partition:
         if len(rows) == n:
             return shares
         return shares[solvers_of_points.nearest_points(points, self.points, self.metric)]
-
-    def confidence(self, *, n_draws: int = 30, seed: int = 0) -> NDArray[np.float64]:
-        """(n,) how often, over perturbed similarities, a point is with its cluster."""
-        return self.memberships(n_draws=n_draws, seed=seed)[np.arange(len(self.clusters)), self.clusters]
 
 
 def partition(
