@@ -7,7 +7,8 @@ import pytest
 
 import diffclust as dc
 from diffclust import Knowledge, cuts
-from diffclust.evidence import Evidence, gather_evidence, neighbour_shares
+from diffclust.confidence import neighbour_shares
+from diffclust.evidence import hide_labels
 from diffclust.partition import CUTS, partition
 
 
@@ -30,7 +31,7 @@ def satisfies(clusters, must, cannot):
     return together and (clusters[cannot[:, 0]] != clusters[cannot[:, 1]]).all()
 
 
-@pytest.mark.parametrize("cut", [cuts.kmeans, cuts.spectral])
+@pytest.mark.parametrize("cut", [cuts.kmeans, cuts.gaussian, cuts.spectral])
 def test_separate_blobs_are_found_and_labels_kept(cut):
     for seed in range(5):
         x, truth = blobs(seed)
@@ -66,6 +67,29 @@ def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
             assert found.max() + 1 == k
 
 
+def test_a_mixture_finds_what_k_means_cannot():
+    """A wide class around a narrow one: each row is nearer to the middle of the other half."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1], 300)
+    x = rng.normal(size=(600, 2)) * np.where(truth == 0, 0.2, 4.0)[:, None] + np.where(truth == 0, 3.0, 0.0)[:, None]
+    known = Knowledge.join(np.where(np.arange(600) % 60 == 0, truth, -1))
+    wide, narrow = (
+        dc.metrics.clustering_scores(truth, cut(x, known, 2))["ari"] for cut in (cuts.gaussian, cuts.kmeans)
+    )
+    assert wide > 0.9 > narrow + 0.2
+
+
+def test_a_mixture_keeps_k_clusters_and_pairs_apart():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        truth = rng.integers(0, 4, 80)
+        x = rng.normal(size=(80, 3)) + np.eye(4, 3)[truth]
+        must, cannot = random_pairs(rng, truth, 60)
+        found = cuts.gaussian(x, Knowledge.join(np.full(80, -1), must, cannot), 4)
+        assert satisfies(found, must, cannot)
+        assert found.max() + 1 == 4
+
+
 def test_colourings_are_as_cheap_as_exhaustive_search_says():
     excess = []
     for seed in range(60):
@@ -89,7 +113,7 @@ def test_colourings_are_as_cheap_as_exhaustive_search_says():
     assert np.mean(np.array(excess) < 1e-12) > 0.8  # a local optimum, most often the best
 
 
-@pytest.mark.parametrize("cut", ["k-means", "spectral", "robust forest"])
+@pytest.mark.parametrize("cut", ["k-means", "gaussian", "spectral", "robust forest"])
 def test_the_tree_of_a_partition_has_its_clusters(cut):
     x, truth = blobs(0, spread=1.5)
     known = np.where((np.arange(len(x)) % 10 == 0) & (truth < 3), truth, -1)
@@ -99,11 +123,15 @@ def test_the_tree_of_a_partition_has_its_clusters(cut):
     assert len(set(found.hierarchy.labels(6))) == 6
 
 
-def test_hidden_labels_choose_the_cut_that_finds_them():
-    """Classes are long stripes next to each other: of the cuts only forests and spectral clustering follow them."""
+def stripes():
+    """Classes are long stripes next to each other: of the cuts, k-means does not follow them."""
     rng = np.random.default_rng(0)
     truth = np.repeat(np.arange(4), 300)
-    x = np.stack([rng.uniform(0, 30, 1200), 2 * truth + 0.1 * rng.random(1200)], 1)
+    return np.stack([rng.uniform(0, 30, 1200), 2 * truth + 0.1 * rng.random(1200)], 1), truth
+
+
+def test_hidden_labels_choose_the_cut_that_finds_them():
+    x, truth = stripes()
     known = Knowledge.join(np.where(np.arange(1200) % 30 == 0, truth, -1))
     calls = []
 
@@ -111,16 +139,39 @@ def test_hidden_labels_choose_the_cut_that_finds_them():
         calls.append(rest)
         return x
 
-    found = gather_evidence(retrain, known, 5, CUTS)
-    assert len(calls) == 2
+    found = partition(x, known, 5, cut="auto", rows=x, retrain=retrain).evidence
+    assert len(calls) == 3
     assert all((rest.labels >= 0).sum() < 40 and len(set(rest.labels)) < 5 for rest in calls)  # whole classes hidden
-    assert found.cut != "k-means"
-    assert max(found.scores.values()) <= found.scores[found.cut] + 0.02
+    assert {label for rest in calls for label in range(4) if label not in rest.labels} == {0, 1, 2, 3}  # each once
+    assert set(found.scores) == {*CUTS, "forest of the input", "k-means of the input", "gaussian of the input"}
+    assert not found.cut.startswith("k-means")
     assert found.scores["k-means"] < found.scores[found.cut] - 0.2
     assert found.new_classes == found.scores[found.cut]
-    all_labelled = gather_evidence(retrain, known, 4, CUTS)
+    all_labelled = partition(x, known, 4, cut="auto", retrain=retrain).evidence
     assert all_labelled.new_classes is None
-    assert all(set(rest.labels) == {-1, 0, 1, 2, 3} for rest in calls[2:])  # no class as a whole
+    assert all(set(rest.labels) == {-1, 0, 1, 2, 3} for rest in calls[3:])  # no class as a whole
+    assert set(all_labelled.scores) == set(CUTS)
+
+
+def test_without_labels_the_cut_that_agrees_with_the_others_is_taken():
+    x, truth = stripes()
+    found = partition(x, None, 4, cut="auto")
+    assert found.evidence.scores == {}
+    assert found.evidence.cut == max(found.evidence.agreement, key=found.evidence.agreement.get)
+    assert found.evidence.agreement["k-means"] < found.evidence.agreement["forest"]
+    assert dc.metrics.clustering_scores(truth, found.clusters)["ari"] == 1
+
+
+def test_with_pairs_nothing_is_hidden_and_cuts_still_agree():
+    x, truth = blobs(0, spread=0.3)
+    known = Knowledge.join(np.full(len(x), -1), must_link=[(0, 1)] if truth[0] == truth[1] else [], cannot_link=[])
+    found = partition(x, known, 5, cut="auto", retrain=never)
+    assert found.n_clusters == 5
+    assert found.evidence.agreement
+
+
+def never(rest):
+    raise AssertionError
 
 
 def test_the_number_of_clusters_comes_from_hidden_classes():
@@ -133,12 +184,20 @@ def test_the_number_of_clusters_comes_from_hidden_classes():
     assert list(found.evidence.candidates) == list(range(4, 13))
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 2] * 4 + [-1] * 20, [0] * 10 + [1] * 10 + [-1] * 12])
-def test_few_labels_and_two_classes_hide_nothing(labels):
-    def never(rest):
-        raise AssertionError
+def test_too_few_labels_hide_nothing():
+    labels = [0, 1, 2] * 2 + [-1] * 20  # two a class, and no class to hide
+    found = partition(
+        np.random.default_rng(0).normal(size=(26, 2)), Knowledge.join(labels), 3, cut="auto", retrain=never
+    )
+    assert found.evidence.scores == {}
+    assert found.evidence.n_hidden == 0
 
-    assert gather_evidence(never, Knowledge.join(labels), 3, CUTS) == Evidence()
+
+@pytest.mark.parametrize(("n_classes", "hidden"), [(1, [0, 0, 0]), (2, [1, 1, 0]), (3, [1, 1, 1]), (7, [3, 2, 2])])
+def test_each_class_is_hidden_once_where_there_are_two(n_classes, hidden):
+    labels = np.repeat(np.arange(n_classes), 6)
+    left = hide_labels(Knowledge.join(np.append(labels, [-1] * 50)), None, seed=0)
+    assert [n_classes - len(set(rest.labels) - {-1}) for rest in left] == hidden
 
 
 def test_probabilities_are_calibrated_on_hidden_labels():
@@ -156,5 +215,5 @@ def test_probabilities_are_calibrated_on_hidden_labels():
     right = found.classes[found.clusters] == truth
     assert (own[~new] == 1).all()
     assert abs(own[new].mean() - right[new].mean()) < 0.06
-    assert neighbour_shares(x, found.clusters)[np.arange(600), found.clusters][new].mean() > own[new].mean() + 0.05
+    assert neighbour_shares(x, found.clusters, 4)[np.arange(600), found.clusters][new].mean() > own[new].mean() + 0.05
     assert (found.novelty() == 0).all()  # there is no new cluster

@@ -108,16 +108,17 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         refuse_masked("X", X)
         X = validate_data(self, X, dtype=np.float64)
         self._check_parameters(X)
+        wanted = None if self.n_clusters == "auto" else int(self.n_clusters)
         self.partition_ = found = partition(
             X,
             Knowledge.from_constraints(constraints, len(X)),
-            None if self.n_clusters == "auto" else int(self.n_clusters),
+            wanted,
             min_cluster_size=self.min_cluster_size,
             metric=self.metric,
             reachability=self.reachability,
             n_neighbors=self.n_neighbors,
         )
-        warn_of_more_clusters(found, self.n_clusters)
+        warn_of_more_clusters(found, wanted)
         self.labels_ = found.clusters
         self.n_clusters_ = found.n_clusters
         self.min_cluster_size_ = found.min_cluster_size
@@ -167,9 +168,9 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         return shares if X is None else shares[self._nearest(X)]
 
 
-def warn_of_more_clusters(found: Partition, asked: int | str) -> None:
+def warn_of_more_clusters(found: Partition, asked: int | None) -> None:
     """General cannot-links may leave the greedy with more clusters than were asked for."""
-    if asked != "auto" and found.n_clusters > int(asked):
+    if asked is not None and found.n_clusters > asked:
         message = f"n_clusters={asked}, but with these pairs {found.n_clusters} clusters were found."
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
 

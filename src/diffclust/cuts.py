@@ -1,4 +1,4 @@
-"""Other cuts than the forest's: k-means and spectral clustering that respect what is known.
+"""Other cuts than the forest's: k-means, a Gaussian mixture and spectral clustering that respect what is known.
 
 What is known are groups of rows that belong together, and which groups belong apart (:class:`Knowledge`). Rows go to
 the nearest centre. Groups go as a whole, and groups that belong apart to different centres: that is a colouring
@@ -18,6 +18,11 @@ from diffclust.knowledge import Knowledge
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
+GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
+GAUSSIAN_ROUNDS, GAUSSIAN_GAIN = (
+    50,
+    1e-4,
+)  # rounds of a mixture, and the gain in log likelihood a row below which it ends
 TABU_MOVES = 20_000  # of the search for a colouring
 
 Floats = NDArray[np.float64]
@@ -95,6 +100,76 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     ]
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
+
+
+def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
+    """Clusters (n,) from 0 by a mixture of Gaussians under constraints, which starts at :func:`kmeans`.
+
+    Every cluster has a covariance of its own, so clusters may be long, wide and of different sizes. Each covariance is
+    pulled towards the mean one as if d + 1 more rows spoke for that, so a cluster of few rows has one too. Rows of a
+    group have the responsibilities of their cluster. Of more than 20 dimensions the leading principal components are
+    taken. Arguments and errors are those of :func:`kmeans`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> points = np.concatenate([rng.normal(size=(50, 2)) * [9, 0.1], rng.normal(size=(50, 2)) * [9, 0.1] + [0, 3]])
+    >>> found = gaussian(points, Knowledge.join([0] + [-1] * 98 + [1]), 2)
+    >>> bool((found == np.repeat([0, 1], 50)).all())
+    True
+    """
+    points = leading_components(np.asarray(points, np.float64), GAUSSIAN_DIMENSIONS)
+    start = kmeans(points, knowledge, n_clusters, seed)
+    group = knowledge.group
+    members = [np.flatnonzero(group == number) for number in range(len(knowledge.apart))]
+    rng = np.random.default_rng(seed)
+    colours = np.array([start[rows[0]] for rows in members], np.int64)
+    share = np.zeros((len(points), n_clusters))
+    share[np.arange(len(points)), start] = 1
+    before = -np.inf
+    for _ in range(GAUSSIAN_ROUNDS):
+        density = log_densities(points, share)
+        total = np.logaddexp.reduce(density, axis=1)
+        share = np.exp(density - total[:, None])
+        if members:
+            colours = colour_groups(
+                -np.stack([density[rows].sum(0) for rows in members]), knowledge.apart, rng, colours
+            )
+            known = np.flatnonzero(group >= 0)
+            share[known] = 0
+            share[known, colours[group[known]]] = 1
+        if total.mean() - before < GAUSSIAN_GAIN:
+            break
+        before = total.mean()
+    found = share.argmax(1)
+    return _by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
+
+
+def leading_components(points: Floats, most: int) -> Floats:
+    """Centred, of mean square one, and of at most so many dimensions: the principal components of largest variance."""
+    points = points - points.mean(0)
+    if points.shape[1] > most:
+        from sklearn.decomposition import PCA
+
+        points = PCA(min(most, len(points)), random_state=0).fit_transform(points)
+    size = np.sqrt((points**2).mean())
+    return points / size if size > 0 else points
+
+
+def log_densities(points: Floats, share: Floats) -> Floats:
+    """(n, k) log of weight times density of each cluster, whose parameters are those of the rows it has a share of."""
+    n, d = points.shape
+    weight = np.maximum(share.sum(0), np.finfo(np.float64).tiny)
+    centres = share.T @ points / weight[:, None]
+    scatter = np.stack(
+        [(rows := points - centre).T @ (rows * own[:, None]) for centre, own in zip(centres, share.T, strict=True)]
+    )
+    mean = scatter.sum(0) / n
+    density = np.empty(share.shape)
+    for number, (centre, own) in enumerate(zip(centres, weight, strict=True)):
+        covariance = (scatter[number] + (d + 1) * mean) / (own + d + 1) + 1e-6 * np.eye(d)
+        root = np.linalg.cholesky(covariance)
+        whitened = np.linalg.solve(root, (points - centre).T)
+        density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)
+    return density
 
 
 def _first_centres(

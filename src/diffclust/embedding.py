@@ -51,7 +51,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     Args:
         n_clusters: number of clusters, at least the number of labelled classes. Where the labels leave room for fewer
-            (all points are labelled, say), there are fewer, with a warning.
+            (all points are labelled, say), there are fewer, with a warning. "auto" trains with room for half as many
+            again as are labelled, and takes the number with which hidden classes are found again
+            (``partition_.evidence.candidates`` and ``.interval``).
         backbone: "linear", "mlp", "residual", "cnn" (images), "package.module:attribute", a torch module, or a function
             ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, and else "residual".
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
@@ -61,9 +63,10 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             of the time; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         n_steps, learning_rate, weight_decay: of AdamW.
-        cut: how the embedding is cut into clusters: "forest", "robust forest", "k-means" or "spectral". "auto" takes
-            the one that best finds labels again when some of them are hidden, at the cost of two shorter trainings.
-            With few labels, with pairs, and with settings of the forest (the next two) it is the forest.
+        cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture) or "spectral" of the
+            embedding. "auto" makes all of them, and some of the input. It takes the one that agrees best with the
+            others and with labels that were hidden, at the cost of three shorter trainings where there are three labels
+            a class or more. With settings of the forest (the next two) it is the forest.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
             where ``n_clusters`` cannot be reached with it.
@@ -103,7 +106,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: int | str = 8,
         *,
         backbone: Any = "auto",
         embedding_dim: int | str = "auto",
@@ -176,8 +179,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         """
         X = self._validate(X, reset=True)
         known = self._join(y, constraints, len(X))
-        self._check_n_clusters(known)
-        self.n_clusters_ = self._feasible(known)
+        wanted = self._wanted(known)
         self.module_ = training.fit(self._config(), X, known, progress=self.progress)
         self.loss_curve_ = self.module_.loss_curve
         self.embedding_ = training.embed(self.module_, X, device=self.device)
@@ -185,14 +187,15 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.partition_ = found = partition(
             self.embedding_,
             known,
-            self.n_clusters_,
+            wanted,
             min_cluster_size=self.min_cluster_size,
             reachability=self.reachability,
             cut=self.cut,
+            rows=training.scaled_rows(self.module_, X),
             retrain=training.retrainer(self.module_.config, X),
             seed=self.module_.config.seed,
         )
-        warn_of_more_clusters(found, self.n_clusters_)
+        warn_of_more_clusters(found, wanted)
         self.n_clusters_ = found.n_clusters
         self.min_cluster_size_ = found.min_cluster_size
         self.hierarchy_ = found.hierarchy
@@ -221,10 +224,13 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         known[labels >= 0] = codes
         return other.with_labels(known)
 
-    def _check_n_clusters(self, known: Knowledge) -> None:
-        k, n, lowest = self.n_clusters, known.n_points, known.min_clusters
-        if not is_integer(k):
-            raise TypeError(f"n_clusters must be an integer, got {k!r}.")
+    def _wanted(self, known: Knowledge) -> int | None:
+        """``n_clusters``, or fewer where the labels leave no room for so many; None chooses them."""
+        if self.n_clusters == "auto":
+            return None
+        if not is_integer(self.n_clusters):
+            raise TypeError(f"n_clusters must be an integer or 'auto', got {self.n_clusters!r}.")
+        k, n, lowest, highest = int(self.n_clusters), known.n_points, known.min_clusters, known.max_clusters
         if not 1 <= k <= n:
             raise ValueError(f"n_clusters={k} must be from 1 to the number of points, n_samples={n}.")
         if k < lowest:
@@ -232,6 +238,10 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
                 f"n_clusters={k} is below the number of clusters that the labels and constraints need: set n_clusters "
                 f"to at least {lowest}, and higher where some classes are not labelled."
             )
+        if k > highest:
+            message = f"n_clusters={k}, but the labels leave room for {highest} clusters only."
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        return min(k, highest)
 
     def _config(self) -> training.TrainingConfig:
         settings = {name: getattr(self, name) for name in SHARED_SETTINGS}
@@ -239,18 +249,10 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             message = "ForestEmbedding's max_steps is now n_steps; the old name goes in the next version."
             warnings.warn(message, DeprecationWarning, stacklevel=3)
             settings["n_steps"] = self.max_steps
-        settings["n_clusters"] = int(self.n_clusters)  # not NumPy's: a checkpoint notes it
+        # Not NumPy's integers: a checkpoint notes it.
+        settings["n_clusters"] = None if self.n_clusters == "auto" else int(self.n_clusters)
         settings["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return training.TrainingConfig(**{**settings, **(self.options or {})})
-
-    def _feasible(self, known: Knowledge) -> int:
-        if self.n_clusters > known.max_clusters:
-            warnings.warn(
-                f"n_clusters={self.n_clusters}, but the labels leave room for {known.max_clusters} clusters only.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        return min(int(self.n_clusters), known.max_clusters)
 
     def _number_clusters(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of each cluster: the class that it holds, and numbers above the largest class for new ones."""

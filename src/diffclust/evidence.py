@@ -1,8 +1,11 @@
-"""What hiding known labels says: which cut to take, and how sure its clusters are.
+"""What hiding known labels says: which cut to take, how many clusters there are, and how sure they are.
 
 Some labels are hidden, the embedding is trained without them, and it is cut in every way. Hidden rows then show which
 cut finds their classes again, and how often a row is where it belongs. Where there is room for new clusters, whole
 classes are hidden as well: they stand for the classes that nobody labelled.
+
+Few labels say little about a cut. So the cuts of the final embedding are asked as well: a cut that agrees with the
+others is seldom far off. That needs no labels at all.
 """
 
 from __future__ import annotations
@@ -14,15 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust import confidence
 from diffclust.knowledge import Knowledge
 
-DEFAULT_CUT = "forest"
-MARGIN = 0.02  # by which another cut must be better
-LABELS_A_CLASS = 5  # in the mean: with fewer, hiding some says little
+LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
-N_SPLITS = 2
-NEIGHBOURS = 15  # at most, whose clusters say how sure a row's is
-SUREST = 31 / 32  # what neighbours that all agree say
+N_SPLITS = 3
+AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
+K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
+K_INTERVAL = (0.1, 0.9)
+K_POINTS = 2500  # of which numbers of clusters are compared
+
+Labels = NDArray[np.int64]
+OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
+# (embedding (n, d), knowledge, n_clusters) -> partitions (n,) by the names of their cuts
+CutAll = Callable[[NDArray[Any], Knowledge, int], dict[str, Labels]]
 
 
 @dataclass(frozen=True)
@@ -32,182 +41,181 @@ class Evidence:
     Attributes:
         cut: the cut that was chosen.
         scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were.
-        new_classes: that of the chosen cut; None where no class was hidden.
-        slope, intercept: of the calibration, log odds of being right = slope * log odds of the neighbours + intercept.
-        n_hidden: rows that the calibration comes from.
+        agreement: of each cut, the mean adjusted Rand index with the cuts of the embedding; empty if one was given.
+        new_classes: the score of the chosen cut; None where no class was hidden.
+        weights: of what says how sure a row's cluster is, see :mod:`diffclust.confidence`.
+        n_hidden: rows that these weights come from.
         n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
-        candidates: numbers of clusters, and how well the forest found hidden classes with each.
+        candidates: numbers of clusters, and how well hidden classes were found with each.
     """
 
-    cut: str = DEFAULT_CUT
+    cut: str
     scores: Mapping[str, float] = field(default_factory=dict)
+    agreement: Mapping[str, float] = field(default_factory=dict)
     new_classes: float | None = None
-    slope: float = 1.0
-    intercept: float = 0.0
+    weights: tuple[float, ...] = confidence.ALONE
     n_hidden: int = 0
     n_clusters: int | None = None
     candidates: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def interval(self) -> tuple[int, int] | None:
-        """The smallest and largest number of clusters that is nearly as good as the best one."""
-        good = _nearly_best(self.candidates)
-        return (good[0], good[-1]) if good else None
-
-    def calibrate(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability that a row is in its cluster, by the share of its neighbours that are."""
-        return _sigmoid(self.slope * _log_odds(share) + self.intercept)
+        """The numbers of clusters between which the true one probably is."""
+        if not self.candidates:
+            return None
+        low, high = (_weighted_quantile(self.candidates, share) for share in K_INTERVAL)
+        return low, high
 
 
-def gather_evidence(
-    retrain: Callable[[Knowledge], NDArray[Any]],
-    knowledge: Knowledge,
-    n_clusters: int | None,
-    cuts: Mapping[str, Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]],
-    seed: int = 0,
-) -> Evidence:
-    """Hides labels twice, and compares what each cut makes of the rest.
+@dataclass(frozen=True, eq=False)
+class Split:
+    """An embedding that was trained without some labels, and what was known to it."""
 
-    Args:
-        retrain: the embedding (n, d) of all rows that other knowledge gives.
-        knowledge: labels. Of pairs, of fewer than three classes and of fewer than five labels a class nothing is
-            hidden: then it is the forest, uncalibrated.
-        n_clusters: k; None chooses it as well: the middle one of those with which the forest finds hidden
-            classes about best.
-        cuts: the cuts to choose from by their names, the forest among them.
-        seed: which labels are hidden.
+    embedding: NDArray[Any]
+    known: Knowledge
+
+
+def hide_labels(knowledge: Knowledge, n_clusters: int | None, seed: int) -> list[Knowledge]:
+    """What is left in each split without a third of the labels of each class, and without some classes.
+
+    Classes are hidden where there are at least two, and clusters for more. Empty if there are pairs, or too
+    few labels.
+    """
+    labels = knowledge.labels
+    classes, counts = np.unique(labels[labels >= 0], return_counts=True)
+    if len(knowledge.must_link) or len(knowledge.cannot_link) or len(labels) > MOST_POINTS:
+        return []
+    if counts.sum() < LABELS_A_CLASS * len(classes):
+        return []
+    rng = np.random.default_rng([seed, 3])
+    parts = np.array_split(rng.permutation(classes), max(2, min(N_SPLITS, len(classes))))
+    if len(classes) < 2 or (n_clusters is not None and n_clusters <= len(classes)):
+        parts = []
+    parts += [classes[:0]] * (N_SPLITS - len(parts))
+    hidden = [np.isin(labels, each) | _a_third(labels, rng) for each in parts]
+    return [knowledge.forget(rows) for rows in hidden if rows.any() and not rows[labels >= 0].all()]
+
+
+def compare_numbers(splits: list[Split], cut_all: CutAll, labels: Labels) -> dict[int, float]:
+    """Numbers of clusters from that of the labelled classes to three times it, and the score of each.
+
+    The score is the mean adjusted Rand index of all labels with every cut of every split.
     """
     from sklearn.metrics import adjusted_rand_score
 
-    labels = knowledge.labels
-    labelled = np.flatnonzero(labels >= 0)
-    classes = np.unique(labels[labelled])
-    enough = len(classes) >= 3 and len(labelled) >= LABELS_A_CLASS * len(classes)
-    if not enough or len(knowledge.must_link) or len(knowledge.cannot_link) or len(labels) > MOST_POINTS:
-        return Evidence()
-    rng = np.random.default_rng([seed, 3])
-    room = n_clusters is None or n_clusters > len(classes)
-    thirds = np.array_split(rng.permutation(classes), 3)
-    splits = []
-    for split in range(N_SPLITS):
-        hidden_classes = thirds[split] if room else classes[:0]
-        rest = knowledge.forget(np.isin(labels, hidden_classes) | _a_third(labels, rng))
-        splits.append((retrain(rest), rest))
+    n_classes = len(np.unique(labels[labels >= 0]))
+    some = np.arange(len(labels))
+    if len(some) > K_POINTS:
+        rng = np.random.default_rng(0)
+        chance = np.where(labels >= 0, 1.0, rng.random(len(labels)))
+        some = np.sort(np.argsort(-chance, kind="stable")[:K_POINTS])
+    labelled = labels[some] >= 0
+    tried = np.unique(np.linspace(max(2, n_classes), 3 * n_classes, 9).round().astype(int))
+    scores = {}
+    for k in tried[tried <= len(some)].tolist():
+        found = [
+            adjusted_rand_score(labels[some][labelled], each[labelled])
+            for split in splits
+            for each in cut_all(split.embedding[some], Knowledge.join(split.known.labels[some]), k).values()
+        ]
+        scores[k] = float(np.mean(found))
+    return scores
 
-    def cut_splits(cut: Callable[..., NDArray[Any]], k: int) -> list[NDArray[Any]]:
-        return [cut(embedding, rest, k) for embedding, rest in splits]
 
-    def score(found: list[NDArray[Any]]) -> float:
-        return float(np.mean([adjusted_rand_score(labels[labelled], each[labelled]) for each in found]))
+def most_likely_number(candidates: Mapping[int, float]) -> int:
+    """The number of clusters in the middle: as much speaks for fewer as for more.
 
-    candidates: dict[int, float] = {}
-    chosen_k = None
-    if n_clusters is None:
-        tried = _numbers_to_try(len(classes), knowledge.max_clusters)
-        candidates = {k: score(cut_splits(cuts[DEFAULT_CUT], k)) for k in tried}
-        good = _nearly_best(candidates)
-        chosen_k = n_clusters = good[len(good) // 2]
-    partitions = {name: cut_splits(cut, n_clusters) for name, cut in cuts.items()}
-    scores = {name: score(found) for name, found in partitions.items()}
-    best = max(scores, key=scores.__getitem__)
-    chosen = best if scores[best] > scores[DEFAULT_CUT] + MARGIN else DEFAULT_CUT
-    shares, right = [], []
-    for (embedding, rest), found in zip(splits, partitions[chosen], strict=True):
-        hidden = (labels >= 0) & (rest.labels < 0)
-        shares.append(neighbour_shares(embedding, found)[np.arange(len(found)), found][hidden])
-        right.append(_right(found, labels, rest.labels)[hidden])
-    slope, intercept = _fit_calibration(np.concatenate(shares), np.concatenate(right))
+    >>> most_likely_number({4: 0.2, 6: 0.5, 8: 0.7, 10: 0.9, 12: 0.8, 14: 0.7})
+    10
+    """
+    return _weighted_quantile(candidates, 0.5)
+
+
+def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: CutAll, labels: Labels) -> Evidence:
+    """The cut that hidden labels and the other cuts speak for, and how sure its clusters are.
+
+    Args:
+        partitions: those of the final embedding, and of the input, by the names of their cuts.
+        splits: trained without some labels; may be empty.
+        cut_all: makes such partitions of a split.
+        labels: (n,) all labels, -1 unknown.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    n_clusters = max(int(each.max()) + 1 for each in partitions.values())
+    of_splits = [cut_all(split.embedding, split.known, n_clusters) for split in splits]
+    names = [name for name in partitions if all(name in each for each in of_splits)]
+    labelled = labels >= 0
+    scores = {
+        name: float(np.mean([adjusted_rand_score(labels[labelled], each[name][labelled]) for each in of_splits]))
+        for name in (names if splits else ())
+    }
+    agreement = {name: _agreement(name, partitions) for name in partitions}
+    chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
+    speaking, right = [], []
+    for split, found in zip(splits, of_splits, strict=True):
+        own = found[chosen]
+        belongs = matched_clusters(own, labels, split.known.labels)
+        hidden = labelled & (split.known.labels < 0) & (belongs >= 0)
+        others = [each for name, each in found.items() if name != chosen]
+        new = np.ones(n_clusters, bool)
+        new[own[split.known.labels >= 0]] = False
+        speaking.append(confidence.witnesses(split.embedding, own, others, new)[:, hidden])
+        right.append(belongs[hidden])
+    n_hidden = sum(map(len, right))
+    weights: tuple[float, ...] = confidence.WEIGHTS
+    if n_hidden:
+        weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right))
+    hid_classes = any(len(np.unique(each.known.labels)) < len(np.unique(labels)) for each in splits)
     return Evidence(
         cut=chosen,
         scores=scores,
-        new_classes=scores[chosen] if room else None,
-        slope=slope,
-        intercept=intercept,
-        n_hidden=sum(map(len, right)),
-        n_clusters=chosen_k,
-        candidates=candidates,
+        agreement=agreement,
+        new_classes=scores[chosen] if hid_classes else None,
+        weights=weights,
+        n_hidden=n_hidden,
     )
 
 
-def _nearly_best(candidates: Mapping[int, float]) -> list[int]:
-    """The numbers of clusters whose score is within the margin of the best, in order."""
-    best = max(candidates.values(), default=0.0)
-    return sorted(k for k, score in candidates.items() if score >= best - MARGIN)
-
-
-def _numbers_to_try(n_classes: int, highest: int) -> list[int]:
-    """From the labelled classes to three times as many, about twenty of them."""
-    step = max(1, n_classes // 10)
-    return [k for k in range(n_classes, 3 * n_classes + 1, step) if k <= highest]
-
-
-def _a_third(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A third of the labelled rows of each class, rounded down."""
-    chosen = np.zeros(len(labels), bool)
-    for label in np.unique(labels[labels >= 0]):
-        rows = np.flatnonzero(labels == label)
-        chosen[rng.choice(rows, len(rows) // 3, replace=False)] = True
-    return chosen
-
-
-def _right(found: NDArray[Any], labels: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each labelled row is in the cluster of its class.
+def matched_clusters(found: Labels, labels: Labels, known: Labels) -> Labels:
+    """(n,) the cluster that each labelled row belongs to; -1 where there is none, and for rows without a label.
 
     The cluster of a class is the one that holds its known rows. Classes of which no row was known get the clusters
     that are left, so that as many rows as possible are right.
     """
     from scipy.optimize import linear_sum_assignment
 
-    names = np.unique(labels[labels >= 0])
+    rows, told = labels >= 0, known >= 0
+    names, codes = np.unique(labels[rows], return_inverse=True)
     table = np.zeros((len(names), int(found.max()) + 1))
-    rows = labels >= 0
-    np.add.at(table, (np.searchsorted(names, labels[rows]), found[rows]), 1)
-    held = np.zeros_like(table)
-    rows = known >= 0
-    np.add.at(held, (np.searchsorted(names, known[rows]), found[rows]), len(labels))
-    matched = np.full(len(names), -1)
-    position, cluster = linear_sum_assignment(-(table + held))
-    matched[position] = cluster
-    return np.where(labels >= 0, matched[np.searchsorted(names, np.maximum(labels, names[0]))] == found, False)
+    np.add.at(table, (codes, found[rows]), 1)
+    np.add.at(table, (np.searchsorted(names, known[told]), found[told]), len(labels))
+    cluster = np.full(len(names), -1)
+    position, number = linear_sum_assignment(table, maximize=True)
+    cluster[position] = number
+    matched = np.full(len(labels), -1)
+    matched[rows] = cluster[codes]
+    return matched
 
 
-def neighbour_shares(embedding: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, clusters) the share of each row's nearest others that are in each cluster.
+def _agreement(name: str, partitions: Mapping[str, Labels]) -> float:
+    from sklearn.metrics import adjusted_rand_score
 
-    >>> neighbour_shares(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, 0, 1, 1]))[0].round(2).tolist()
-    [0.33, 0.67]
-    """
-    from sklearn.neighbors import NearestNeighbors
-
-    n, k = len(clusters), int(clusters.max()) + 1
-    n_neighbours = min(NEIGHBOURS, max(3, n // (3 * k)), n - 1)  # not many more than a small cluster has
-    if n_neighbours < 1:
-        return np.ones((n, k))
-    nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(embedding).kneighbors(return_distance=False)
-    shares = np.zeros((n, k))
-    np.add.at(shares, (np.repeat(np.arange(n), n_neighbours), clusters[nearest].ravel()), 1 / n_neighbours)
-    return shares
+    others = [each for other, each in partitions.items() if other != name and not other.endswith(OF_INPUT)]
+    return float(np.mean([adjusted_rand_score(partitions[name], each) for each in others])) if others else 0.0
 
 
-def _fit_calibration(shares: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[float, float]:
-    """Slope and intercept of the log odds by maximum likelihood, with a weak pull towards 1 and 0."""
-    from scipy.optimize import minimize
-
-    x = _log_odds(shares)
-
-    def cost(parameters: NDArray[np.float64]) -> float:
-        slope, intercept = parameters
-        z = slope * x + intercept
-        return float(np.logaddexp(0, np.where(right, -z, z)).sum() + 0.5 * ((slope - 1) ** 2 + intercept**2))
-
-    slope, intercept = minimize(cost, [1.0, 0.0], method="L-BFGS-B", bounds=[(0.0, None), (None, None)]).x
-    return float(slope), float(intercept)
+def _weighted_quantile(candidates: Mapping[int, float], share: float) -> int:
+    numbers = sorted(candidates)
+    scores = np.array([candidates[k] for k in numbers])
+    weights = np.exp((scores - scores.max()) / K_TEMPERATURE)
+    return numbers[int(np.searchsorted(np.cumsum(weights) / weights.sum(), share))]
 
 
-def _log_odds(share: NDArray[np.float64]) -> NDArray[np.float64]:
-    share = np.clip(share, 1 - SUREST, SUREST)
-    return np.log(share / (1 - share))
-
-
-def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 1 / (1 + np.exp(-x))
+def _a_third(labels: Labels, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A third of the labelled rows of each class, rounded down."""
+    chosen = np.zeros(len(labels), bool)
+    for label in np.unique(labels[labels >= 0]):
+        rows = np.flatnonzero(labels == label)
+        chosen[rng.choice(rows, len(rows) // 3, replace=False)] = True
+    return chosen

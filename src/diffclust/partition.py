@@ -10,15 +10,25 @@ The estimators, ``fit_run`` and the command line call :func:`partition`. How clu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust import cuts
-from diffclust.evidence import DEFAULT_CUT, NEIGHBOURS, Evidence, gather_evidence, neighbour_shares
+from diffclust import confidence, cuts
+from diffclust.evidence import (
+    MOST_POINTS,
+    OF_INPUT,
+    Evidence,
+    Split,
+    choose_cut,
+    compare_numbers,
+    hide_labels,
+    most_likely_number,
+)
 from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
 from diffclust.similarity import cosine_similarities, mutual_reachability
@@ -47,6 +57,7 @@ class Partition:
         hierarchy: the tree under ``knowledge``: ``hierarchy.labels(k, min_cluster_size)`` for other k.
         free_hierarchy: the tree without knowledge.
         evidence: the cut that made the clusters, and why; how sure they are.
+        others: what other cuts made of the same points, where cuts were compared.
     """
 
     points: NDArray[Any]
@@ -59,6 +70,7 @@ class Partition:
     hierarchy: Hierarchy
     free_hierarchy: Hierarchy
     evidence: Evidence
+    others: tuple[NDArray[Any], ...] = ()
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -76,19 +88,13 @@ class Partition:
     def probabilities(self) -> NDArray[np.float64]:
         """(n, n_clusters) the probability of each cluster for each point; rows sum to one.
 
-        That of a point's own cluster comes from the share of its nearest others that are in it, calibrated on hidden
-        labels where there were enough (:class:`diffclust.evidence.Evidence`). Labelled points are certain.
+        See :mod:`diffclust.confidence`. Labelled points are certain.
         """
-        shares = neighbour_shares(self.points, self.clusters)
-        rows = np.arange(len(shares))
-        own = self.evidence.calibrate(shares[rows, self.clusters])
-        own[self.knowledge.labels >= 0] = 1.0
-        if self.n_clusters == 1:
-            return np.ones_like(shares)
-        others = shares + 1 / (len(shares[0]) * NEIGHBOURS)
-        others[rows, self.clusters] = 0
-        found = others * ((1 - own) / others.sum(1))[:, None]
-        found[rows, self.clusters] = own
+        speaking = confidence.witnesses(self.points, self.clusters, self.others, self.classes < 0)
+        found = confidence.probabilities(speaking, self.evidence.weights)
+        known = np.flatnonzero(self.knowledge.labels >= 0)
+        found[known] = 0
+        found[known, self.clusters[known]] = 1
         return found
 
     def novelty(self) -> NDArray[np.float64]:
@@ -136,6 +142,7 @@ def partition(
     *,
     min_cluster_size: int | str = "auto",
     cut: str = "forest",
+    rows: Any = None,
     retrain: Callable[[Knowledge], NDArray[Any]] | None = None,
     seed: int = 0,
     metric: str = "sqeuclidean",
@@ -153,9 +160,12 @@ def partition(
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
-        cut: how clusters are made, one of ``CUTS``, or "auto", see :func:`diffclust.evidence.gather_evidence`. The
-            size guard is that of forests.
-        retrain: for "auto", makes the embedding that other knowledge gives; None leaves "auto" with the forest.
+        cut: how clusters are made, one of ``CUTS``. "auto" makes all of them and takes the one that agrees best with
+            the others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). It is the
+            forest where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with
+            another metric than a Euclidean one, and for more than 20,000 points.
+        rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too.
+        retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
         seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
             (zero diagonal, nothing negative) or else of similarities (larger is closer).
@@ -179,30 +189,59 @@ def partition(
         raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:
         check_n_clusters(n_clusters, knowledge)
-    evidence = Evidence(cut=DEFAULT_CUT if cut == "auto" else cut)
-    wants_forest = reachability is not None or min_cluster_size != "auto"  # these are settings of forests
-    if cut == "auto" and retrain is not None and not wants_forest:
-        evidence = gather_evidence(retrain, knowledge, n_clusters, CUTS, seed)
-        n_clusters = evidence.n_clusters if n_clusters is None else n_clusters
-    if evidence.cut == "robust forest" and reachability is None:
+    compares = (
+        cut == "auto"
+        and reachability is None
+        and min_cluster_size == "auto"
+        and metric in ("sqeuclidean", "euclidean")
+        and len(points) <= MOST_POINTS
+    )
+    splits: list[Split] = []
+    numbers: dict[int, float] = {}
+    if compares and retrain is not None:
+        splits = [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
+    if splits and n_clusters is None:
+        numbers = compare_numbers(splits, functools.partial(_cut_all, names=NUMBER_CUTS), knowledge.labels)
+        n_clusters = min(max(most_likely_number(numbers), knowledge.min_clusters), knowledge.max_clusters)
+    if cut == "robust forest" and reachability is None:
         reachability = min(ROBUST_NEIGHBOURS, len(points) - 1)
     free = spanning_tree(points, metric, reachability, n_neighbors)
     hierarchy, k, guard = _cut_tree(
         free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
     )
-    clusters = hierarchy.labels(k, guard)
-    other = None
-    if evidence.cut not in ("forest", "robust forest"):
-        other = CUTS[evidence.cut](points, knowledge, k if n_clusters is None else n_clusters)
-    elif n_clusters is not None and k > n_clusters and metric != "precomputed":
+    of_tree: NDArray[Any] = hierarchy.labels(k, guard)
+    clusters = of_tree
+    wanted = k if n_clusters is None else n_clusters
+    evidence = Evidence(cut="forest" if cut == "auto" else cut)
+    partitions: dict[str, NDArray[Any]] = {}
+    if compares:
+        cut_all = functools.partial(_cut_all, rows=None if rows is None else _few_components(rows))
+        partitions = cut_all(points, knowledge, wanted)
+        evidence = choose_cut(partitions, splits, cut_all, knowledge.labels)
+        evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
+        clusters = partitions.pop(evidence.cut)
+    elif evidence.cut not in ("forest", "robust forest"):
+        clusters = CUTS[cut](points, knowledge, wanted)
+    elif k > wanted and metric != "precomputed":
         # Pairs drove the greedy into a corner. A colouring of the groups looks further.
         with contextlib.suppress(ValueError):
-            other = cuts.kmeans(points, knowledge, n_clusters)
-    if other is not None:
-        clusters, guard = other, min(guard, int(np.bincount(other).min()))
-        hierarchy = _tree_of_clusters(points, other, free, metric).joined(knowledge.group, knowledge.apart)
-    k = int(clusters.max()) + 1
-    return Partition(points, metric, reachability, knowledge, clusters, k, guard, hierarchy, free, evidence)
+            clusters = cuts.kmeans(points, knowledge, wanted)
+    if not np.array_equal(clusters, of_tree):
+        guard = min(guard, int(np.bincount(clusters).min()))
+        hierarchy = _tree_of_clusters(points, clusters, free, metric).joined(knowledge.group, knowledge.apart)
+    return Partition(
+        points,
+        metric,
+        reachability,
+        knowledge,
+        clusters,
+        int(clusters.max()) + 1,
+        guard,
+        hierarchy,
+        free,
+        evidence,
+        tuple(partitions.values()),
+    )
 
 
 def forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
@@ -219,8 +258,36 @@ CUTS: dict[str, Cut] = {
     "forest": forest,
     "robust forest": robust_forest,
     "k-means": cuts.kmeans,
+    "gaussian": cuts.gaussian,
     "spectral": cuts.spectral,
 }
+INPUT_CUTS = ("forest", "k-means", "gaussian")  # of the input, which "auto" compares, too
+NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
+INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
+
+
+def _cut_all(
+    embedding: NDArray[Any],
+    knowledge: Knowledge,
+    n_clusters: int,
+    *,
+    rows: NDArray[Any] | None = None,
+    names: Iterable[str] = CUTS,
+) -> dict[str, NDArray[Any]]:
+    """The partitions into ``n_clusters`` by the names of their cuts; pairs may leave a cut no way to one."""
+    found = {}
+    tries = [(name, name, embedding) for name in names]
+    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in INPUT_CUTS]
+    for title, name, points in tries:
+        with contextlib.suppress(ValueError):
+            found[title] = CUTS[name](points, knowledge, n_clusters)
+    exact = {name: clusters for name, clusters in found.items() if clusters.max() + 1 == n_clusters}
+    return exact or found
+
+
+def _few_components(rows: Any) -> NDArray[Any]:
+    rows = np.asarray(rows, np.float64)
+    return cuts.leading_components(rows.reshape(len(rows), -1), INPUT_COMPONENTS)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ def fit_run(
                 n_clusters,
                 min_cluster_size=min_cluster_size,
                 cut=cut,
+                rows=training.scaled_rows(module, table.features),
                 retrain=training.retrainer(config, table.features),
                 seed=config.seed,
             )

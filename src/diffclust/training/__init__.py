@@ -29,7 +29,7 @@ from diffclust.training.data import (
     move_images,
 )
 from diffclust.training.fleet import fit_many
-from diffclust.training.loop import LAST, check_checkpoint, classify, embed, fit, load, retrainer, save
+from diffclust.training.loop import LAST, check_checkpoint, classify, embed, fit, load, retrainer, save, scaled_rows
 from diffclust.training.module import CrossEntropy, ForestModule
 from diffclust.training.ranks import is_first_rank, is_restartable, torchrun_settings
 from diffclust.training.settings import TrainingConfig
@@ -56,5 +56,6 @@ __all__ = [
     "move_images",
     "retrainer",
     "save",
+    "scaled_rows",
     "torchrun_settings",
 ]

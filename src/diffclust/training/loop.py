@@ -301,6 +301,11 @@ def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str =
     return torch.cat(parts).numpy()
 
 
+def scaled_rows(module: ForestModule, x: Any) -> NDArray[np.float32]:
+    """The input (n, p) as the network sees it: scaled, and flat."""
+    return module.scaling(as_rows(x).to(module.device)).flatten(1).cpu().numpy()
+
+
 def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[np.float32]]:
     """A function that trains on other knowledge and returns the embeddings of all rows.
 
