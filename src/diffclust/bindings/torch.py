@@ -7,6 +7,7 @@ the host when it runs on a GPU. ``torch_operators.py`` says how they are compile
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,38 +32,32 @@ def _solve(request: Request) -> Answer:
 # ------------------------------------------------------------------------------------------------------------------
 # Sums over draws, see ``solvers.base.Solver``
 
-adjacency_counts = define(
-    "adjacency_counts",
-    "Tensor edges, SymInt n",
-    "Tensor",
-    lambda edges, n: solver_for(edges).adjacency_counts(edges, n),
-    lambda edges, n: edges.new_empty((edges.shape[0], n, n)),
-)
 
-connectivity_counts = define(
-    "connectivity_counts",
-    "Tensor labels",
-    "Tensor",
-    lambda labels: solver_for(labels).connectivity_counts(labels),
-    lambda labels: labels.new_empty((labels.shape[0], labels.shape[2], labels.shape[2])),
-)
+def _over_draws(name: str, arguments: str, fake: Callable[..., Tensor]) -> Any:
+    """The operator of that name, by the solver of its first argument."""
 
-adjacency_products = define(
+    def function(first: Tensor, *others: Any) -> Tensor:
+        return getattr(solver_for(first), name)(first, *others)
+
+    return define(name, arguments, "Tensor", function, fake)
+
+
+adjacency_counts = _over_draws(
+    "adjacency_counts", "Tensor edges, SymInt n", lambda edges, n: edges.new_empty((edges.shape[0], n, n))
+)
+connectivity_counts = _over_draws(
+    "connectivity_counts", "Tensor labels", lambda labels: labels.new_empty((*labels.shape[::2], labels.shape[2]))
+)
+adjacency_products = _over_draws(
     "adjacency_products",
     "Tensor cotangent, Tensor edges",
-    "Tensor",
-    lambda cotangent, edges: solver_for(cotangent).adjacency_products(cotangent, edges),
     lambda cotangent, edges: cotangent.new_empty(edges.shape[:2]),
 )
-
-connectivity_products = define(
+connectivity_products = _over_draws(
     "connectivity_products",
     "Tensor cotangent, Tensor labels",
-    "Tensor",
-    lambda cotangent, labels: solver_for(cotangent).connectivity_products(cotangent, labels),
     lambda cotangent, labels: cotangent.new_empty(labels.shape[:2]),
 )
-
 _noise_sum = define(
     "noise_sum",
     "Tensor weights, SymInt n, Tensor seed, Tensor first_draw, str noise, bool antithetic",
