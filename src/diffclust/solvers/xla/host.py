@@ -44,8 +44,8 @@ def solve(request: Request) -> Answer:
 def noise_sum(weights: Array, n: int, draws: Draws) -> Array:
     """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again."""
     shape = jax.ShapeDtypeStruct((len(weights), n, n), weights.dtype)
-    draws_of = draws._replace(seed=None, first=None, epsilon=None)
-    return jax.pure_callback(functools.partial(_noise_sum, draws_of, shape), shape, weights, words_of(draws))
+    constants = draws._replace(seed=None, first=None, epsilon=None)
+    return jax.pure_callback(functools.partial(_noise_sum, constants, shape), shape, weights, words_of(draws))
 
 
 def _solve_with_kernel(settings: Request, arrays: Arrays) -> Answer:
