@@ -31,7 +31,7 @@ def torch_solver(name, device="cpu", has_float64=True):
     )  # fmt: skip
 
 
-def jax_solver(name):
+def jax_solver(name="diffclust.solvers.xla"):
     jnp = pytest.importorskip("jax.numpy")
     return SimpleNamespace(solver=importlib.import_module(name), put=jnp.asarray, get=np.asarray, has_float64=False)
 
@@ -42,8 +42,7 @@ SOLVERS = {
     "sampled": lambda: numpy_solver("diffclust.solvers.sampled"),
     "tensors": lambda: torch_solver("diffclust.solvers.cpu.tensors"),
     "cuda": lambda: torch_solver("diffclust.solvers.cuda", has_float64=False),
-    "xla": lambda: jax_solver("diffclust.solvers.xla"),
-    "host": lambda: jax_solver("diffclust.solvers.xla.host"),
+    "xla": jax_solver,
 }
 
 

@@ -10,8 +10,10 @@ from scipy import stats
 import diffclust as dc
 from diffclust.noise import Draws, Gumbel, Noise, Normal
 from diffclust.solvers import Request, reference, solver_for
-from test_conformance import LABELS, NOISY, PLAIN, RELATION, SOLVERS, K, N, ask
+from test_conformance import LABELS, NOISY, PLAIN, RELATION, K, N, ask, jax_solver
+from test_conformance import SOLVERS as WITH_KERNELS
 
+SOLVERS = WITH_KERNELS | {"host": lambda: jax_solver("diffclust.solvers.xla.host")}
 BUILT_IN = pytest.mark.parametrize(("name", "built_in"), [("normal", Normal()), ("gumbel", Gumbel())])
 OPERATORS = (dc.perturbed_value, dc.perturbed_adjacency, dc.perturbed_connectivity)
 KNOWN = dc.Constraints.from_labels([0, 0, 1, -1, -1, 1, -1])
@@ -73,15 +75,14 @@ def test_a_draw_does_not_depend_on_how_much_is_drawn():
 @BUILT_IN
 def test_objects_and_short_forms_are_the_same_noise(name, built_in):
     np.testing.assert_array_equal(built_in.sample(1, 2, 5, first_draw=3), dc.noise.sample(1, 2, 5, name, first_draw=3))
-    for put in frameworks().values():
-        for operator in OPERATORS:
+    for framework, put in frameworks().items():
+        for operator in OPERATORS[: 1 if framework == "jax" else 3]:  # a program of JAX takes seconds to compile
             short, long = (operator(put(similarity()), 2, noise=noise, seed=1) for noise in (name, built_in))
             np.testing.assert_array_equal(short, long)
-        short, long = (
-            dc.partial_fenchel_young_loss(put(similarity()), KNOWN, 2, noise=noise, seed=1)
-            for noise in (name, built_in)
-        )
-        np.testing.assert_array_equal(short, long)
+    short, long = (
+        dc.partial_fenchel_young_loss(similarity(), KNOWN, 2, noise=noise, seed=1) for noise in (name, built_in)
+    )
+    assert short == long
 
 
 @BUILT_IN
@@ -102,6 +103,8 @@ def test_gradients_of_objects_and_short_forms_are_the_same(name, built_in):
 OWN = NOISY._replace(noise=Laplace())
 CASES = {
     "free": Request(PLAIN, K, draws=OWN),
+    "no problems": Request(PLAIN[:0], 2, draws=OWN),
+    "NaN": Request(np.where(np.eye(N)[1] * np.eye(N)[2][:, None] > 0, np.nan, PLAIN), K, draws=OWN),
     "antithetic": Request(PLAIN, K, draws=OWN._replace(antithetic=True)),
     "not symmetric": Request(PLAIN, K, draws=OWN._replace(noise=Exponential())),
     "labels": Request(PLAIN, K, labels=LABELS, draws=OWN),
