@@ -31,16 +31,15 @@ def torch_solver(name, device="cpu", has_float64=True):
     )  # fmt: skip
 
 
-def jax_solver():
+def jax_solver(name="diffclust.solvers.xla"):
     jnp = pytest.importorskip("jax.numpy")
-    return SimpleNamespace(
-        solver=importlib.import_module("diffclust.solvers.xla"), put=jnp.asarray, get=np.asarray, has_float64=False
-    )
+    return SimpleNamespace(solver=importlib.import_module(name), put=jnp.asarray, get=np.asarray, has_float64=False)
 
 
 SOLVERS = {
     "reference": lambda: numpy_solver("diffclust.solvers.reference"),
     "cpu": lambda: numpy_solver("diffclust.solvers.cpu"),
+    "sampled": lambda: numpy_solver("diffclust.solvers.sampled"),
     "tensors": lambda: torch_solver("diffclust.solvers.cpu.tensors"),
     "cuda": lambda: torch_solver("diffclust.solvers.cuda", has_float64=False),
     "xla": jax_solver,
@@ -171,7 +170,7 @@ def test_no_problems(backend):
     assert answer.edges.shape == (0, 1, 1, N - 1, 2)
 
 
-@pytest.mark.parametrize("name", ["reference", "cpu", "tensors"])
+@pytest.mark.parametrize("name", ["reference", "cpu", "sampled", "tensors"])
 @pytest.mark.parametrize(("k", "message"), [(0, "from 1 to"), (N + 1, "from 1 to"), (1, "has 2 components")])
 def test_solvers_on_the_host_raise_where_k_cannot_be(name, k, message):
     similarity = PLAIN.copy()

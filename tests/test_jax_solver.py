@@ -15,7 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 import diffclust as dc  # noqa: E402
 from diffclust.solvers import xla  # noqa: E402
 from diffclust.solvers.xla import calls, chunks, forests, sums, trees  # noqa: E402
-from diffclust.solvers.xla import noise as xla_noise  # noqa: E402
+from diffclust.solvers.xla import philox as xla_noise  # noqa: E402
 
 SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on both sides of a word's end
 

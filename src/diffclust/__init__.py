@@ -22,13 +22,37 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Constraints", "Forest", "Hierarchy", "Knowledge", "choose_n_clusters", "cluster", "connectivity_loss",
+    "Constraints",
+    "Forest",
+    "Hierarchy",
+    "Knowledge",
+    "choose_n_clusters",
+    "cluster",
+    "connectivity_loss",
     "constraints",
-    "cosine_similarities", "fenchel_young_loss", "forest", "load_run", "losses", "metrics", "mutual_reachability",
-    "negative_squared_distances", "nn", "noise", "partial_fenchel_young_loss", "perturbed", "perturbed_adjacency",
-    "perturbed_connectivity", "perturbed_value", "similarity", "soft_memberships", "solvers", "spanning_forest",
-    "stability", "standardize", "training",
-]  # fmt: skip
+    "cosine_similarities",
+    "fenchel_young_loss",
+    "forest",
+    "load_run",
+    "losses",
+    "metrics",
+    "mutual_reachability",
+    "negative_squared_distances",
+    "nn",
+    "noise",
+    "partial_fenchel_young_loss",
+    "perturbed",
+    "perturbed_adjacency",
+    "perturbed_connectivity",
+    "perturbed_value",
+    "similarity",
+    "soft_memberships",
+    "solvers",
+    "spanning_forest",
+    "stability",
+    "standardize",
+    "training",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust._typing import Array
 from diffclust.frameworks import (
     fill_unknown,
     framework_of,
@@ -34,24 +35,40 @@ SAME, DIFFERENT, UNKNOWN = 1, 0, -1
 class Constraints:
     """Knowledge about ``n_points`` points, or a batch of it. Build it with one of the three ``from_...``.
 
-    >>> c = Constraints.from_pairs(4, must_link=[(0, 1), (1, 2)], cannot_link=[(2, 3)])
-    >>> c.matrix()[0].tolist(), c.min_clusters, c.max_clusters
-    ([1.0, 1.0, 1.0, 0.0], 2, 2)
+    Attributes:
+        labels: the label form, integers (..., n), negative where unknown; or None.
+        relation: the relation form, int8 (..., n, n), 1 same, 0 different, -1 unknown; or None.
+
+    Example:
+        >>> c = Constraints.from_pairs(4, must_link=[(0, 1), (1, 2)], cannot_link=[(2, 3)])
+        >>> c.matrix()[0].tolist(), c.min_clusters, c.max_clusters
+        ([1.0, 1.0, 1.0, 0.0], 2, 2)
     """
 
-    labels: Any = None
-    relation: Any = None
+    labels: Array = None
+    relation: Array = None
 
     # ---------------------------------------------------------------------------------------------- constructors
 
     @classmethod
-    def from_labels(cls, labels: Any) -> Constraints:
+    def from_labels(cls, labels: Array) -> Constraints:
         """Points with the same label belong together, with different labels apart; -1 is unknown, as in scikit-learn.
 
         Args:
             labels: integers of shape (n,), or (..., n) for a batch of problems. Every negative one is unknown, so
                 torch's -100, too, and so is what a NumPy array masks. Torch tensors and JAX arrays stay where they are,
                 unread.
+
+        Returns:
+            The constraints, in the label form.
+
+        Raises:
+            TypeError: labels are not integers.
+            ValueError: labels are empty, of a wrong shape, or need more than 64 bits.
+
+        Example:
+            >>> Constraints.from_labels([0, 0, 1, -1]).max_clusters
+            3
         """
         on_host = framework_of(labels) == "numpy"
         if on_host:
@@ -76,8 +93,24 @@ class Constraints:
     ) -> Constraints:
         """Pairs of points that belong to the same cluster, and pairs that belong to different clusters.
 
-        What follows is added (if 0-1 and 1-2 must link, so must 0-2). Pairs that contradict each other are a
-        ``ValueError`` that names the chain of must-links and the cannot-link it runs into.
+        What follows is added (if 0-1 and 1-2 must link, so must 0-2).
+
+        Args:
+            n_points: number of points.
+            must_link: pairs (i, j) of points of one cluster, or an array (m, 2).
+            cannot_link: pairs (i, j) of points of different clusters, or an array (m, 2).
+
+        Returns:
+            The constraints, in the label form where labels say as much.
+
+        Raises:
+            TypeError: ``n_points`` or the numbers of points are not integers.
+            ValueError: a number is out of its range, or pairs contradict each other; the message names the chain of
+                must-links and the cannot-link that it runs into.
+
+        Example:
+            >>> Constraints.from_pairs(3, must_link=[(0, 2)]).matrix()[0].tolist()
+            [1.0, nan, 1.0]
         """
         if not is_integer(n_points):
             raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
@@ -88,8 +121,23 @@ class Constraints:
         return _from_closed_relation(_close(int(n_points), must, cannot))
 
     @classmethod
-    def from_matrix(cls, matrix: Any) -> Constraints:
-        """The paper's M_Ω: 1 same cluster, 0 different, nan or masked unknown; (n, n), or (..., n, n) for a batch."""
+    def from_matrix(cls, matrix: Array) -> Constraints:
+        """The paper's M_Ω, with all that follows from it.
+
+        Args:
+            matrix: (n, n), or (..., n, n) for a batch: 1 same cluster, 0 different, nan or masked unknown.
+
+        Returns:
+            The constraints, in the label form where labels say as much.
+
+        Raises:
+            TypeError: the matrix does not consist of real numbers, or JAX traces it.
+            ValueError: it has a wrong shape, other entries, is not symmetric, or contradicts itself.
+
+        Example:
+            >>> Constraints.from_matrix([[1, 0], [0, 1]]).min_clusters
+            2
+        """
         _check_readable("matrix", matrix)
         given = to_numpy(fill_unknown(matrix, np.nan))
         if given.dtype.kind not in "iubf":
@@ -118,18 +166,20 @@ class Constraints:
 
     @property
     def n_points(self) -> int:
+        """Number of points."""
         return self._array.shape[-1]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch of problems; () for one problem."""
         return tuple(self.labels.shape)[:-1] if self.relation is None else tuple(self.relation.shape)[:-2]
 
     @property
-    def _array(self) -> Any:
+    def _array(self) -> Array:
         return self.labels if self.relation is None else self.relation
 
     @property
-    def min_clusters(self) -> Any:
+    def min_clusters(self) -> Array:
         """The smallest feasible number of clusters, an int, or an array for a batch.
 
         Exact for labels. For general cannot-links it is a lower bound (the exact number is the chromatic number of a
@@ -141,19 +191,19 @@ class Constraints:
         return _scalar(np.array([_chromatic_bound(r) for r in relations]).reshape(self.batch_shape))
 
     @property
-    def max_clusters(self) -> Any:
+    def max_clusters(self) -> Array:
         """The largest feasible number of clusters, exact: the number of groups that must-links leave."""
         if self.relation is None:
             return self.label_range()[1]
         leaders = (to_numpy(self.relation) == SAME).argmax(-1) == np.arange(self.n_points)
         return _scalar(leaders.sum(-1))
 
-    def label_range(self) -> tuple[Any, Any]:
+    def label_range(self) -> tuple[Array, Array]:
         """``min_clusters`` and ``max_clusters`` of the label form, in one go."""
         n_groups, n_known = _count_groups(self.labels)
         return _scalar(n_groups.clip(min=1)), _scalar(self.n_points - n_known + n_groups)
 
-    def matrix(self) -> Any:
+    def matrix(self) -> Array:
         """The paper's M_Ω with all that follows from it: 1 same, 0 different, nan unknown, unit diagonal."""
         if self.relation is not None:
             where = namespace_of(self.relation).where
@@ -175,8 +225,14 @@ class Constraints:
         return cls(relation=np.where(same, SAME, np.where(different, DIFFERENT, UNKNOWN)).astype(np.int8))
 
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Of one problem: for each point the number of its must-link group, -1 where nothing is known of it; and for
-        each pair of groups whether they must stay apart.
+        """The must-link groups of one problem.
+
+        Returns:
+            For each point the number of its group, (n,), -1 where nothing is known of it; and for each pair of groups
+            whether they must stay apart.
+
+        Raises:
+            ValueError: these are constraints of a batch.
         """
         if self.batch_shape:
             raise ValueError(f"groups are those of one problem, got constraints of batch shape {self.batch_shape}.")
@@ -192,7 +248,7 @@ class Constraints:
         group = np.where(involved, np.searchsorted(leaders, leader), -1)
         return group, relation[np.ix_(leaders, leaders)] == DIFFERENT
 
-    def restrict(self, points: Any) -> Constraints:
+    def restrict(self, points: Array) -> Constraints:
         """What is known about some of the points, given by their numbers."""
         known = self._array
         if is_traced(points):
@@ -201,8 +257,18 @@ class Constraints:
             return Constraints(labels=known[..., points])
         return Constraints(relation=known[..., points, :][..., points])
 
-    def agree(self, clustering: Any) -> Any:
-        """Whether clusterings, labels of shape (..., n), agree with everything that is known."""
+    def agree(self, clustering: Array) -> Array:
+        """Whether clusterings agree with everything that is known.
+
+        Args:
+            clustering: labels of shape (..., n).
+
+        Returns:
+            A bool, or an array of them for a batch.
+
+        Raises:
+            ValueError: the labels are for another number of points.
+        """
         clustering = to_numpy(clustering, "clustering")
         if clustering.ndim < 1 or clustering.shape[-1] != self.n_points:
             raise ValueError(f"clusterings must have shape (..., {self.n_points}), got shape {clustering.shape}.")
@@ -218,7 +284,7 @@ def all_apart(apart: NDArray[np.bool_]) -> bool:
     return bool((apart | np.eye(len(apart), dtype=bool)).all())
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Any) -> Array:
     """A plain Python number for a single NumPy problem; batches and other frameworks keep their arrays."""
     return value.item() if framework_of(value) == "numpy" and np.ndim(value) == 0 else value
 
@@ -237,7 +303,7 @@ def _check_integers(name: str, dtype: Any) -> None:
         raise TypeError(f"{name} must be integers, got {dtype}. Convert them, -1 where one is unknown.")
 
 
-def _count_groups(labels: Any) -> tuple[Any, Any]:
+def _count_groups(labels: Array) -> tuple[Array, Array]:
     """(number of distinct labels, number of labelled points), without the -1."""
     ordered, xp = sort(labels), namespace_of(labels)
     # Compared in a circle: slices of n - 1 entries would bind a program that torch traces for any n to n != 2. The
@@ -273,6 +339,9 @@ def join_knowledge(
     """:meth:`Constraints.groups` of labels (n,) and pairs together, without a matrix of all points.
 
     Contradictions are a ValueError that names the chain, same labels among its must-links.
+
+    Returns:
+        The group of each point, -1 where nothing is known of it; and which groups must stay apart.
     """
     n = len(labels)
     must, cannot = _check_pairs("must_link", must_link, n), _check_pairs("cannot_link", cannot_link, n)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust._typing import Array, Integers
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints, all_apart
 from diffclust.frameworks import to_numpy
@@ -29,25 +30,25 @@ class Forest:
         value: F_k = ⟨A, Σ⟩, every edge counted twice. On tensors and JAX arrays it is differentiable: A.
     """
 
-    edges: Any
-    labels: Any
-    n_clusters: Any
-    value: Any
+    edges: Array
+    labels: Array
+    n_clusters: Integers
+    value: Array
 
-    def adjacency(self) -> Any:
+    def adjacency(self) -> Array:
         """A: 1 where the forest has an edge, symmetric, zero diagonal; shape (..., n, n)."""
         *batch_shape, n = self.labels.shape
         edges = self.edges.reshape(math.prod(batch_shape), 1, 1, n - 1, 2)
         counts = backend_of(self.edges).adjacency_counts(edges, n)
         return (counts * 1.0).reshape(*batch_shape, n, n)
 
-    def connectivity(self) -> Any:
+    def connectivity(self) -> Array:
         """M: 1 where two points share a tree, unit diagonal; shape (..., n, n)."""
         return (self.labels[..., :, None] == self.labels[..., None, :]) * 1.0
 
 
 def spanning_forest(
-    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, must_link_first: bool = True
+    similarity: Array, n_clusters: Integers, *, constraints: Constraints | None = None, must_link_first: bool = True
 ) -> Forest:
     r"""The maximum k-spanning forest, ``argmax <A, similarity>`` over forests with k trees: single linkage.
 
@@ -61,10 +62,20 @@ def spanning_forest(
     Args:
         similarity: (n, n), or (..., n, n) for a batch of problems, symmetric.
         n_clusters: k, an integer, or one per problem.
+        constraints: what is known, see :class:`diffclust.Constraints`.
+        must_link_first: which greedy, see above.
 
-    >>> points = np.array([[0.0], [0.1], [1.0], [1.2]])
-    >>> spanning_forest(-np.abs(points - points.T), n_clusters=2).labels.tolist()
-    [0, 0, 1, 1]
+    Returns:
+        The forest, or a batch of forests.
+
+    Raises:
+        ValueError: k cannot be: the constraints forbid it, or missing (-inf) edges or cannot-links stop the greedy. On
+            tensors of a GPU, and where JAX traces, the second is not noticed.
+
+    Example:
+        >>> points = np.array([[0.0], [0.1], [1.0], [1.2]])
+        >>> spanning_forest(-np.abs(points - points.T), n_clusters=2).labels.tolist()
+        [0, 0, 1, 1]
     """
     check_flag("must_link_first", must_link_first)
     problem = prepare(similarity, n_clusters, constraints)
@@ -85,6 +96,7 @@ class Hierarchy:
     """The maximum spanning tree of all points: single linkage for every number of clusters.
 
     Attributes:
+        n_points: number of points.
         edges: (n - 1, 2) int32, by decreasing similarity. Where -inf edges or constraints leave the graph in c pieces
             there are n - c.
         weights: their similarities.
@@ -98,13 +110,24 @@ class Hierarchy:
     _cuts: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_similarity(cls, similarity: Any, constraints: Constraints | None = None) -> Hierarchy:
-        """From one (n, n) similarity matrix; with constraints, see :meth:`constrained`, by the greedy over all pairs.
+    def from_similarity(cls, similarity: Array, constraints: Constraints | None = None) -> Hierarchy:
+        """From one similarity matrix.
 
-        >>> points = np.array([[0.0], [0.1], [1.0], [1.2]])
-        >>> hierarchy = Hierarchy.from_similarity(-np.abs(points - points.T))
-        >>> [hierarchy.labels(k).tolist() for k in (1, 2, 3)]
-        [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 2]]
+        Args:
+            similarity: (n, n), symmetric.
+            constraints: what is known, see :meth:`constrained`; here by the greedy over all pairs.
+
+        Returns:
+            The hierarchy.
+
+        Raises:
+            ValueError: the similarity is not symmetric, or a batch.
+
+        Example:
+            >>> points = np.array([[0.0], [0.1], [1.0], [1.2]])
+            >>> hierarchy = Hierarchy.from_similarity(-np.abs(points - points.T))
+            >>> [hierarchy.labels(k).tolist() for k in (1, 2, 3)]
+            [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 2]]
         """
         matrix = check_similarity(to_numpy(similarity, "similarity"))
         if matrix.ndim != 2:
@@ -127,7 +150,7 @@ class Hierarchy:
     @classmethod
     def from_points(
         cls,
-        x: Any,
+        x: Array,
         metric: str = "sqeuclidean",
         n_neighbors: int | None = None,
         *,
@@ -144,6 +167,7 @@ class Hierarchy:
         exact tree's edge at the same position; ``results/README.md`` says by how much on data.
 
         Args:
+            x: points (n, d), finite.
             metric: "sqeuclidean" (similarity -|x - y|²), "euclidean" (-|x - y|), "cosine" (the cosine), "manhattan" or
                 "chebyshev" (minus the distance).
             n_neighbors: None for the exact tree, else neighbours of each point in the graph, e.g. 15.
@@ -153,9 +177,17 @@ class Hierarchy:
                 few dimensions or tight clusters; "complete" looks at all pairs; "auto" tries which is faster.
             progress: show progress bars (needs tqdm).
 
-        >>> hierarchy = Hierarchy.from_points([[0.0], [0.1], [1.0], [1.2]], metric="euclidean")
-        >>> hierarchy.labels(2).tolist()
-        [0, 0, 1, 1]
+        Returns:
+            The hierarchy.
+
+        Raises:
+            ValueError: an argument is out of its range, points are not finite, or ``reachability`` goes with
+                ``n_neighbors``.
+
+        Example:
+            >>> hierarchy = Hierarchy.from_points([[0.0], [0.1], [1.0], [1.2]], metric="euclidean")
+            >>> hierarchy.labels(2).tolist()
+            [0, 0, 1, 1]
         """
         from diffclust.solvers import points as solvers
         from diffclust.solvers.points.metrics import METRICS
@@ -180,6 +212,16 @@ class Hierarchy:
 
         Cuts the k - 1 weakest edges; with ``min_cluster_size`` above 1, the k - 1 weakest edges that leave at
         least that many points on both sides, one after the other, so that outliers do not use up the cuts.
+
+        Args:
+            n_clusters: k.
+            min_cluster_size: the size guard.
+
+        Returns:
+            (n,) numbers of clusters.
+
+        Raises:
+            ValueError: the tree cannot be cut into k clusters; the message names the range.
         """
         from diffclust.solvers.tree import number_trees
 
@@ -232,18 +274,27 @@ class Hierarchy:
         clusters than the greedy over all pairs would.
 
         Args:
+            constraints: what is known about these points.
             min_cluster_size: a size guard for the cuts between labelled groups: of these the weakest that leave every
                 group with so many points, or with half as many where that cannot be, and so on. Where the groups
                 have so many points anyway, nothing changes. Of no effect on cannot-links that labels cannot express.
 
-        >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])))
-        >>> [h.constrained(Constraints.from_labels([0, 1, -1, 0])).labels(k).tolist() for k in (2, 3)]
-        [[0, 1, 1, 0], [0, 1, 2, 0]]
-        >>> x = np.array([0.0, 2, 3, 4, 5.5, 6.5, 7.5])
-        >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x)))
-        >>> known = Constraints.from_labels([0, -1, -1, -1, -1, -1, 1])
-        >>> [h.constrained(known, size).labels(2).tolist() for size in (1, 2)]
-        [[0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
+        Returns:
+            Another hierarchy of the same points.
+
+        Raises:
+            TypeError: ``constraints`` are no :class:`diffclust.Constraints`.
+            ValueError: they are about another number of points, or this hierarchy is constrained already.
+
+        Example:
+            >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])))
+            >>> [h.constrained(Constraints.from_labels([0, 1, -1, 0])).labels(k).tolist() for k in (2, 3)]
+            [[0, 1, 1, 0], [0, 1, 2, 0]]
+            >>> x = np.array([0.0, 2, 3, 4, 5.5, 6.5, 7.5])
+            >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer(x, x)))
+            >>> known = Constraints.from_labels([0, -1, -1, -1, -1, -1, 1])
+            >>> [h.constrained(known, size).labels(2).tolist() for size in (1, 2)]
+            [[0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
         """
         known = check_constraints(constraints, self.n_points, ())
         if known is None:
@@ -282,6 +333,9 @@ class Hierarchy:
         """SciPy's linkage matrix Z, for ``scipy.cluster.hierarchy``; heights are -similarity, pieces meet at inf.
 
         Must-links are merged at the height of the strongest other edge.
+
+        Returns:
+            (n - 1, 4) merges.
         """
         from diffclust.solvers.tree import linkage
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def framework_of(array: Any) -> str:
-    """ "torch", "jax", or "numpy" for everything else (lists and scalars become NumPy arrays)."""
+    """One of "torch", "jax" and "numpy", which is everything else: lists and scalars become NumPy arrays."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         return "torch"

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffclust._typing import Array, Integers, Seed
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
-from diffclust.noise import Draws
+from diffclust.noise import Draws, Noise
 from diffclust.solvers import Answer
 from diffclust.validation import Problem, check_draws, check_feasible, check_flag, clamp_clusters, prepare
 
@@ -34,13 +35,13 @@ EPSILON, N_DRAWS, MUST_LINK_FIRST = 0.5, 10, False
 class LossDiagnostics(NamedTuple):
     """What a step of :func:`partial_fenchel_young_loss` saw, one entry per problem."""
 
-    n_clusters: Any  # the k used, after moving it into the feasible range
-    agreement: Any  # share of draws whose unconstrained forest agrees with all that is known
-    standard_error: Any  # of the loss as a Monte-Carlo mean
-    stuck: Any  # share of draws in which cannot-links left the greedy with more than k trees
+    n_clusters: Integers  # the k used, after moving it into the feasible range
+    agreement: Array  # share of draws whose unconstrained forest agrees with all that is known
+    standard_error: Array  # of the loss as a Monte-Carlo mean
+    stuck: Array  # share of draws in which cannot-links left the greedy with more than k trees
 
 
-def _reduce(losses: Any, problem: Problem, reduction: str) -> Any:
+def _reduce(losses: Array, problem: Problem, reduction: str) -> Array:
     if reduction == "none" or not problem.batch_shape:
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
@@ -51,7 +52,7 @@ def _check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}.")
 
 
-def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, strict: bool) -> Problem:
+def _prepare(similarity: Array, n_clusters: Integers, constraints: Constraints | None, strict: bool) -> Problem:
     """A loss moves k into the feasible range (a random batch misses classes), or, with ``strict``, raises."""
     if constraints is None:
         raise TypeError("constraints must be a Constraints object, got None. Build one with Constraints.from_labels.")
@@ -65,10 +66,21 @@ def _prepare(similarity: Any, n_clusters: Any, constraints: Constraints | None, 
 
 
 def partial_fenchel_young_loss(
-    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = EPSILON, n_draws: int = N_DRAWS,
-    noise: str = "normal", seed: Any = None, must_link_first: bool = MUST_LINK_FIRST, antithetic: bool = False,
-    first_draw: Any = 0, strict: bool = False, reduction: str = "mean", diagnostics: bool = False,
-) -> Any:  # fmt: skip
+    similarity: Array,
+    constraints: Constraints,
+    n_clusters: Integers,
+    *,
+    epsilon: float = EPSILON,
+    n_draws: int = N_DRAWS,
+    noise: str | Noise = "normal",
+    seed: Seed = None,
+    must_link_first: bool = MUST_LINK_FIRST,
+    antithetic: bool = False,
+    first_draw: Integers = 0,
+    strict: bool = False,
+    reduction: str = "mean",
+    diagnostics: bool = False,
+) -> Array:
     """How far the clustering of Σ is from what is known, E[F_k(Σ + εZ) - F_k(Σ + εZ; M_Ω)] with the same Z in both.
 
     Every draw's difference is at least 0, because the constrained forest is one of the forests that the free one is
@@ -84,7 +96,7 @@ def partial_fenchel_young_loss(
             same in both solves.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         seed: an integer (of the framework, too) or a JAX key; None draws one, see :func:`diffclust.perturbed_value`.
         must_link_first: True takes must-link pairs before all others, as the paper does; see
             :func:`diffclust.spanning_forest`.
@@ -135,14 +147,14 @@ def _diagnose(problem: Problem, draws: Draws, answer: Answer) -> LossDiagnostics
     return LossDiagnostics(*(problem.unflatten(each) for each in found))
 
 
-def _clamped(problem: Problem) -> Any:
+def _clamped(problem: Problem) -> Array:
     """The k that both solves use."""
     if problem.labels is None:
         return problem.n_clusters
     return clamp_clusters(problem.n_clusters, problem.labels)
 
 
-def _known_matrix(problem: Problem) -> Any:
+def _known_matrix(problem: Problem) -> Array:
     """M_Ω (problems, n, n), of the similarity's kind, where it lives."""
     matrix, like = Constraints(problem.labels, problem.relation).matrix(), problem.given
     if framework_of(like) == "torch":
@@ -166,9 +178,18 @@ def _warn_if_nothing_is_known(problem: Problem) -> None:
 
 
 def fenchel_young_loss(
-    similarity: Any, adjacency: Any, n_clusters: Any, *, epsilon: float = EPSILON, n_draws: int = N_DRAWS,
-    noise: str = "normal", seed: Any = None, antithetic: bool = False, first_draw: Any = 0, reduction: str = "mean",
-) -> Any:  # fmt: skip
+    similarity: Array,
+    adjacency: Array,
+    n_clusters: Integers,
+    *,
+    epsilon: float = EPSILON,
+    n_draws: int = N_DRAWS,
+    noise: str | Noise = "normal",
+    seed: Seed = None,
+    antithetic: bool = False,
+    first_draw: Integers = 0,
+    reduction: str = "mean",
+) -> Array:
     """F_{k,ε}(Σ) - ⟨Σ, y⟩ for a known forest y, up to a constant; its gradient is A_{k,ε}(Σ) - y.
 
     Args:
@@ -177,7 +198,7 @@ def fenchel_young_loss(
         n_clusters: k, an integer or one per problem; more than there are points are as many as there are.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         seed: an integer (of the framework, too) or a JAX key; None draws one, see :func:`diffclust.perturbed_value`.
         antithetic: draws come in pairs Z, -Z.
         first_draw: number of the first draw of the seed's stream.
@@ -214,10 +235,19 @@ def fenchel_young_loss(
 
 
 def connectivity_loss(
-    similarity: Any, constraints: Constraints, n_clusters: Any, *, epsilon: float = EPSILON, n_draws: int = N_DRAWS,
-    noise: str = "normal", seed: Any = None, antithetic: bool = False, first_draw: Any = 0, strict: bool = False,
+    similarity: Array,
+    constraints: Constraints,
+    n_clusters: Integers,
+    *,
+    epsilon: float = EPSILON,
+    n_draws: int = N_DRAWS,
+    noise: str | Noise = "normal",
+    seed: Seed = None,
+    antithetic: bool = False,
+    first_draw: Integers = 0,
+    strict: bool = False,
     reduction: str = "mean",
-) -> Any:  # fmt: skip
+) -> Array:
     """‖M_{k,ε}(Σ) - M_Ω‖²: squared differences of soft connectivity and what is known, summed over all known pairs.
 
     The gradient is the score estimator's: unbiased up to the square's own bias of order 1/n_draws, and noisier than
@@ -229,7 +259,7 @@ def connectivity_loss(
         n_clusters: k, an integer or one per problem, moved into the range that the constraints allow.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         seed: an integer (of the framework, too) or a JAX key; None draws one, see :func:`diffclust.perturbed_value`.
         antithetic: draws come in pairs Z, -Z.
         first_draw: number of the first draw of the seed's stream.
@@ -253,7 +283,7 @@ def connectivity_loss(
     return _connectivity_loss(problem, draws, reduction, backend_of(problem.given).connectivity)
 
 
-def _connectivity_loss(problem: Problem, draws: Draws, reduction: str, connectivity: Callable[..., Any]) -> Any:
+def _connectivity_loss(problem: Problem, draws: Draws, reduction: str, connectivity: Callable[..., Any]) -> Array:
     """With the soft connectivity from a function: that of one process, or of all ranks."""
     known = _known_matrix(problem)
     free = Problem(problem.given, _clamped(problem)).request(draws, if_infeasible="raise")

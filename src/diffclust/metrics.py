@@ -6,10 +6,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from diffclust._typing import Array
 from diffclust.frameworks import to_numpy
 
 
-def _check_labels(labels_true: Any, labels_pred: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def _check_labels(labels_true: Array, labels_pred: Array) -> tuple[NDArray[Any], NDArray[Any]]:
     true, pred = to_numpy(labels_true, "labels_true"), to_numpy(labels_pred, "labels_pred")
     if true.ndim != 1 or pred.ndim != 1:
         raise ValueError(f"labels must have shape (n,), got shapes {true.shape} and {pred.shape}.")
@@ -20,13 +21,25 @@ def _check_labels(labels_true: Any, labels_pred: Any) -> tuple[NDArray[Any], NDA
     return true, pred
 
 
-def connectivity_error(labels_true: Any, labels_pred: Any) -> float:
+def connectivity_error(labels_true: Array, labels_pred: Array) -> float:
     """The paper's clustering error: the mean of |M - M̂| over all n^2 pairs, the diagonal included.
 
-    It is a weak measure: all singletons score 0.90 on ten balanced classes. Read it beside ``clustering_scores``.
+    It is a weak measure: all singletons have an error of 0.10 on ten balanced classes. Read it beside
+    :func:`clustering_scores`.
 
-    >>> connectivity_error([0, 0, 1, 1], [5, 5, 5, 7])
-    0.375
+    Args:
+        labels_true: (n,) known labels.
+        labels_pred: (n,) clusters.
+
+    Returns:
+        The error, from 0 to 1.
+
+    Raises:
+        ValueError: labels are empty, or not of one shape (n,).
+
+    Example:
+        >>> connectivity_error([0, 0, 1, 1], [5, 5, 5, 7])
+        0.375
     """
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -36,12 +49,24 @@ def connectivity_error(labels_true: Any, labels_pred: Any) -> float:
     return float(together_true + together_pred - 2 * (table**2).sum()) / float(table.sum()) ** 2
 
 
-def clustering_scores(labels_true: Any, labels_pred: Any) -> dict[str, float]:
-    """``error`` (see above), ``ari``, ``nmi``, ``ami``, and ``accuracy`` under the best one-to-one naming of clusters.
+def clustering_scores(labels_true: Array, labels_pred: Array) -> dict[str, float]:
+    """Five scores of a clustering; higher is better for all but ``error``.
 
-    >>> scores = clustering_scores([0, 0, 1, 1], [1, 1, 0, 0])
-    >>> scores["error"], scores["accuracy"]
-    (0.0, 1.0)
+    Args:
+        labels_true: (n,) known labels.
+        labels_pred: (n,) clusters.
+
+    Returns:
+        ``error`` (:func:`connectivity_error`), ``ari`` and ``nmi`` and ``ami`` (scikit-learn's adjusted Rand index,
+        normalised and adjusted mutual information), and ``accuracy`` under the best one-to-one naming of clusters.
+
+    Raises:
+        ValueError: labels are empty, or not of one shape (n,).
+
+    Example:
+        >>> scores = clustering_scores([0, 0, 1, 1], [1, 1, 0, 0])
+        >>> scores["error"], scores["accuracy"]
+        (0.0, 1.0)
     """
     from scipy.optimize import linear_sum_assignment
     from sklearn import metrics

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import torch
@@ -23,7 +23,11 @@ from diffclust.bindings.torch import as_integer
 from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, smaller
+from diffclust.noise import Noise
 from diffclust.validation import check_draws, prepare
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 SIMILARITIES: dict[str, Callable[[Any], Any]] = {
     "sqeuclidean": similarities.negative_squared_distances,
@@ -41,7 +45,7 @@ class _OnEmbeddings(nn.Module):
         similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
         reachability: int | None = None,
         standardize: bool = True,
-        gather: Any = False,
+        gather: bool | ProcessGroup = False,
     ) -> None:
         super().__init__()
         if not is_integer(n_clusters):
@@ -107,23 +111,11 @@ class _Perturbed(_OnEmbeddings):
     noise_seed: Tensor
     noise_counter: Tensor
 
-    def __init__(
-        self,
-        n_clusters: int,
-        epsilon: float,
-        n_draws: int,
-        noise: str,
-        antithetic: bool,
-        seed: int | None,
-        must_link_first: bool,
-        **on_embeddings: Any,
-    ) -> None:
-        super().__init__(n_clusters, **on_embeddings)
+    def _set_noise(self, epsilon: float, n_draws: int, noise: str | Noise, antithetic: bool, seed: int | None) -> None:
         check_draws(torch.empty(0), epsilon, n_draws, noise, 0, 0, antithetic)
         self.epsilon = epsilon
         self.n_draws = n_draws
         self.noise = noise
-        self.must_link_first = must_link_first
         self.antithetic = antithetic
         if seed is None:
             seed = int(torch.randint(0, 2**63 - 1, ()))
@@ -141,11 +133,16 @@ class _Perturbed(_OnEmbeddings):
         if embeddings.device != first.device:  # a module left on the CPU still serves
             first, seed = first.to(embeddings.device), seed.to(embeddings.device)
         return {
-            "epsilon": self.epsilon, "n_draws": self.n_draws, "noise": self.noise, "antithetic": self.antithetic,
-            "seed": seed, "first_draw": first,
-        }  # fmt: skip
+            "epsilon": self.epsilon,
+            "n_draws": self.n_draws,
+            "noise": self.noise,
+            "antithetic": self.antithetic,
+            "seed": seed,
+            "first_draw": first,
+        }
 
     def extra_repr(self) -> str:
+        """The settings that ``print`` shows."""
         return (
             f"n_clusters={self.n_clusters}, epsilon={self.epsilon}, n_draws={self.n_draws}, noise={self.noise!r}, "
             f"similarity={self.similarity!r}, standardize={self.standardize}"
@@ -161,8 +158,7 @@ class _Loss(_Perturbed):
 
     noise_scale: Tensor | None
 
-    def __init__(self, n_clusters: int, *perturbed: Any, reduction: str, strict: bool, **on_embeddings: Any) -> None:
-        super().__init__(n_clusters, *perturbed, **on_embeddings)
+    def _set_reduction(self, reduction: str, strict: bool) -> None:
         losses._check_reduction(reduction)
         self.reduction = reduction
         self.strict = strict
@@ -170,6 +166,15 @@ class _Loss(_Perturbed):
         self.register_buffer("noise_scale", None, persistent=False)
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            embeddings: (n, d), or (..., n, d) for several problems.
+            labels: integers (n,) or (..., n), negative where unknown; or what is known as :class:`Constraints`.
+
+        Returns:
+            A scalar, or with ``reduction="none"`` one loss per problem.
+        """
         if not self._gathers():
             return self._loss(embeddings, labels, self._draws(embeddings))
         if isinstance(labels, Constraints):
@@ -191,8 +196,7 @@ class _Loss(_Perturbed):
         raise NotImplementedError
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
-        """All ranks do the same with all draws; a loss whose draws can be shared does better."""
-        return self._loss(embeddings, known, draws)
+        raise NotImplementedError
 
 
 class PartialFenchelYoungLoss(_Loss):
@@ -202,7 +206,7 @@ class PartialFenchelYoungLoss(_Loss):
         n_clusters: k. A batch that misses classes, or shows more than k, moves it into the feasible range.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         antithetic: draws come in pairs Z, -Z.
         seed: of the noise; None draws one from torch's global generator, now.
         must_link_first: True takes must-link pairs before all others, as the paper does; see
@@ -221,6 +225,10 @@ class PartialFenchelYoungLoss(_Loss):
     Call it with embeddings (n, d), or (..., n, d) for several problems, and integer labels (n,), -1 where unknown, or
     another negative number, such as torch's -100.
 
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument is out of its range.
+
     Example:
         >>> loss = PartialFenchelYoungLoss(n_clusters=2, seed=0)
         >>> embeddings = torch.tensor([[0.0], [0.1], [5.0], [5.1]], requires_grad=True)
@@ -234,7 +242,7 @@ class PartialFenchelYoungLoss(_Loss):
         *,
         epsilon: float = losses.EPSILON,
         n_draws: int = losses.N_DRAWS,
-        noise: str = "normal",
+        noise: str | Noise = "normal",
         antithetic: bool = False,
         seed: int | None = None,
         must_link_first: bool = losses.MUST_LINK_FIRST,
@@ -243,18 +251,25 @@ class PartialFenchelYoungLoss(_Loss):
         standardize: bool = True,
         reduction: str = "mean",
         strict: bool = False,
-        gather: Any = False,
+        gather: bool | ProcessGroup = False,
     ) -> None:
         super().__init__(
-            n_clusters, epsilon, n_draws, noise, antithetic, seed, must_link_first, reduction=reduction, strict=strict,
-            similarity=similarity, reachability=reachability, standardize=standardize, gather=gather,
-        )  # fmt: skip
+            n_clusters, similarity=similarity, reachability=reachability, standardize=standardize, gather=gather
+        )
+        self._set_noise(epsilon, n_draws, noise, antithetic, seed)
+        self._set_reduction(reduction, strict)
+        self.must_link_first = must_link_first
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         loss = losses.partial_fenchel_young_loss(
-            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self.n_clusters,
-            must_link_first=self.must_link_first, strict=self.strict, reduction=self.reduction, **draws,
-        )  # fmt: skip
+            self._scaled_similarities(embeddings),
+            self._constraints(embeddings, labels),
+            self.n_clusters,
+            must_link_first=self.must_link_first,
+            strict=self.strict,
+            reduction=self.reduction,
+            **draws,
+        )
         scale = self._scale()
         return loss if scale is None else loss * scale
 
@@ -275,7 +290,7 @@ class ConnectivityLoss(_Loss):
         n_clusters: k. A batch that misses classes, or shows more than k, moves it into the feasible range.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         antithetic: draws come in pairs Z, -Z.
         seed: of the noise; None draws one from torch's global generator, now.
         similarity: "sqeuclidean" (negative squared distances), "cosine", or a function (..., n, d) → (..., n, n).
@@ -284,7 +299,14 @@ class ConnectivityLoss(_Loss):
         standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
         reduction: over a batch of problems, "mean", "sum" or "none".
         strict: raise instead of moving k.
-        gather: see :class:`PartialFenchelYoungLoss`.
+        gather: True for one loss over the batches of all ranks of ``torch.distributed``, or a process group for one
+            loss in each group, see :class:`PartialFenchelYoungLoss`.
+
+    Call it with embeddings and labels as :class:`PartialFenchelYoungLoss`.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument is out of its range.
 
     Example:
         >>> loss = ConnectivityLoss(n_clusters=2, seed=0)
@@ -299,7 +321,7 @@ class ConnectivityLoss(_Loss):
         *,
         epsilon: float = losses.EPSILON,
         n_draws: int = losses.N_DRAWS,
-        noise: str = "normal",
+        noise: str | Noise = "normal",
         antithetic: bool = False,
         seed: int | None = None,
         similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
@@ -307,19 +329,23 @@ class ConnectivityLoss(_Loss):
         standardize: bool = True,
         reduction: str = "mean",
         strict: bool = False,
-        gather: Any = False,
+        gather: bool | ProcessGroup = False,
     ) -> None:
         super().__init__(
-            n_clusters, epsilon, n_draws, noise, antithetic, seed, losses.MUST_LINK_FIRST,
-            reduction=reduction, strict=strict,
-            similarity=similarity, reachability=reachability, standardize=standardize, gather=gather,
-        )  # fmt: skip
+            n_clusters, similarity=similarity, reachability=reachability, standardize=standardize, gather=gather
+        )
+        self._set_noise(epsilon, n_draws, noise, antithetic, seed)
+        self._set_reduction(reduction, strict)
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         return losses.connectivity_loss(
-            self._scaled_similarities(embeddings), self._constraints(embeddings, labels), self.n_clusters,
-            strict=self.strict, reduction=self.reduction, **draws,
-        )  # fmt: skip
+            self._scaled_similarities(embeddings),
+            self._constraints(embeddings, labels),
+            self.n_clusters,
+            strict=self.strict,
+            reduction=self.reduction,
+            **draws,
+        )
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         similarity = self._scaled_similarities(embeddings)
@@ -337,7 +363,7 @@ class PerturbedClustering(_Perturbed):
         n_clusters: k.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         antithetic: draws come in pairs Z, -Z.
         seed: of the noise; None draws one from torch's global generator, now.
         must_link_first: of the constraints that a call may have, see :func:`diffclust.spanning_forest`.
@@ -347,6 +373,10 @@ class PerturbedClustering(_Perturbed):
         standardize: give the similarities zero mean and unit deviation in every batch, as the paper's code does.
         gather: True, or a process group, for the rows of all ranks together. Constraints are then those of all ranks'
             rows, the same on all ranks.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument is out of its range.
 
     Example:
         >>> layer = PerturbedClustering(n_clusters=2, seed=0)
@@ -360,21 +390,31 @@ class PerturbedClustering(_Perturbed):
         *,
         epsilon: float = losses.EPSILON,
         n_draws: int = losses.N_DRAWS,
-        noise: str = "normal",
+        noise: str | Noise = "normal",
         antithetic: bool = False,
         seed: int | None = None,
         must_link_first: bool = losses.MUST_LINK_FIRST,
         similarity: str | Callable[[Tensor], Tensor] = "sqeuclidean",
         reachability: int | None = None,
         standardize: bool = True,
-        gather: Any = False,
+        gather: bool | ProcessGroup = False,
     ) -> None:
         super().__init__(
-            n_clusters, epsilon, n_draws, noise, antithetic, seed, must_link_first,
-            similarity=similarity, reachability=reachability, standardize=standardize, gather=gather,
-        )  # fmt: skip
+            n_clusters, similarity=similarity, reachability=reachability, standardize=standardize, gather=gather
+        )
+        self._set_noise(epsilon, n_draws, noise, antithetic, seed)
+        self.must_link_first = must_link_first
 
     def forward(self, embeddings: Tensor, constraints: Constraints | None = None) -> Tensor:
+        """The soft connectivity of a batch.
+
+        Args:
+            embeddings: (..., n, d).
+            constraints: what is known about these points.
+
+        Returns:
+            For each pair the share of draws in which it is in one cluster, (..., n, n).
+        """
         if self._gathers():
             similarity = self.similarities(self._of_all_ranks(embeddings)[0])
             draws = check_draws(similarity, **self._draws(embeddings))
@@ -383,6 +423,9 @@ class PerturbedClustering(_Perturbed):
             )
             return distributed.connectivity(similarity, request, group=self._group())
         return perturbed.perturbed_connectivity(
-            self.similarities(embeddings), self.n_clusters, constraints=constraints,
-            must_link_first=self.must_link_first, **self._draws(embeddings),
-        )  # fmt: skip
+            self.similarities(embeddings),
+            self.n_clusters,
+            constraints=constraints,
+            must_link_first=self.must_link_first,
+            **self._draws(embeddings),
+        )

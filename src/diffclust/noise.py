@@ -15,6 +15,10 @@ uses two of the four words whichever way it goes.
 multiplications and square roots, each of which IEEE 754 defines to the last bit. A backend that does the same
 operations in the same order, without fusing a multiplication and an addition, gets the same noise to the last bit,
 and therefore the same forests. The functions below run unchanged on NumPy arrays and, compiled by Numba, on scalars.
+
+**Noise of your own** is a subclass of :class:`Noise`: a quantile function and a score. It gets the same words at the
+same places, so it is a pure function of ``(seed, draw, i, j)``, too. Solvers have kernels for normal and Gumbel noise.
+Any other noise is made by NumPy, one draw after the other, and solved on the host (``solvers/sampled.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ from numpy.typing import NDArray
 
 from diffclust.frameworks import framework_of, is_integer
 
-KINDS = ("normal", "gumbel")
+__all__ = ["Gumbel", "Noise", "Normal", "sample"]
+
+KINDS = ("normal", "gumbel")  # what solvers have kernels for, by the number that kernels know it by
 
 MASK = np.uint64(0xFFFFFFFF)
 _BITS_32 = np.uint64(32)
@@ -126,6 +132,123 @@ def gumbel(word: Any) -> Any:
     return -log(-np.where(near, log_polynomial(-np.minimum(v, _QUARTER)), log(rest)))
 
 
+class Noise:
+    """A distribution of noise: one independent variable for every pair of points.
+
+    Noise of your own is a subclass with :meth:`quantile` and :meth:`score`; pass an instance as ``noise=``. The density
+    must be positive and smooth almost everywhere, else gradients by the score are wrong. An instance must be hashable;
+    one with parameters is best a ``dataclass(frozen=True)``.
+
+    Noise of your own is made and solved on the host, draw by draw, on NumPy arrays, torch tensors and JAX arrays alike.
+    That is much slower than normal and Gumbel noise, for which solvers have kernels. Under ``torch.compile``,
+    ``torch.export`` and ``torch.func``, and in a captured CUDA graph, it is an error.
+
+    Attributes:
+        symmetric: whether z and -z have the same density, which antithetic draws need.
+
+    Example:
+        >>> class Logistic(Noise):
+        ...     symmetric = True
+        ...
+        ...     def quantile(self, u):
+        ...         return np.log(u) - np.log1p(-u)
+        ...
+        ...     def score(self, z):
+        ...         return np.tanh(z / 2)
+        >>> Logistic().sample(seed=0, n_draws=2, n=3).shape
+        (2, 3, 3)
+    """
+
+    symmetric: bool = False
+
+    def quantile(self, u: NDArray[np.float64]) -> NDArray[Any]:
+        """The inverse of the cumulative distribution function: noise from uniform variables.
+
+        Args:
+            u: float64, inside (0, 1), in steps of 2^-32.
+
+        Returns:
+            The noise, finite and of the shape of ``u``. It is rounded to float32.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method quantile(u).")
+
+    def score(self, z: NDArray[np.float64]) -> NDArray[Any]:
+        """Minus the derivative of the logarithm of the density, by which expectations are differentiated.
+
+        Args:
+            z: float64 noise.
+
+        Returns:
+            The score of each entry, of the shape of ``z``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method score(z).")
+
+    def from_words(self, *words: NDArray[np.uint64]) -> tuple[NDArray[Any], ...]:
+        """The noise of 2 x 2 blocks of pairs, from their four words; see the head of this module."""
+        uniform = (np.stack(words).astype(np.float64) + 0.5) * 2.0**-32
+        values = np.asarray(self.quantile(uniform))
+        if values.shape != uniform.shape or not np.isfinite(values).all():
+            raise ValueError(f"{self!r}.quantile(u) must be finite for u inside (0, 1), and of the shape of u.")
+        return tuple(values)
+
+    def sample(self, seed: int, n_draws: int, n: int, *, first_draw: int = 0) -> NDArray[np.float32]:
+        """The noise of draws ``first_draw, first_draw + 1, ...``, see :func:`sample`."""
+        for name, value in (("n_draws", n_draws), ("n", n), ("first_draw", first_draw)):
+            if not is_integer(value):
+                raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}.")
+        if first_draw + n_draws > 2**63:
+            raise ValueError(f"draws are numbered up to 2**63, got first_draw={first_draw}.")
+        k0, k1 = split_seed(seed)
+        half = (n + 1) // 2
+        rows, columns = (index.astype(np.uint64) for index in np.triu_indices(half))
+        draws = np.arange(first_draw, first_draw + n_draws, dtype=np.uint64)
+        result = np.zeros((n_draws, 2 * half, 2 * half), np.float32)
+        a, b = rows.astype(np.intp), columns.astype(np.intp)
+        for position, draw in enumerate(draws):
+            zero = np.zeros_like(rows)
+            words = philox(columns, rows, zero + (draw & MASK), zero + (draw >> _BITS_32), k0, k1)
+            values = self.from_words(*words)
+            z = result[position]
+            z[2 * a, 2 * b], z[2 * a, 2 * b + 1], z[2 * a + 1, 2 * b], z[2 * a + 1, 2 * b + 1] = values
+        result = np.triu(result[:, :n, :n], 1)
+        return result + result.swapaxes(-1, -2)
+
+    def __repr__(self) -> str:
+        """Name of the class; a ``dataclass`` has a better one."""
+        return f"{type(self).__name__}()"
+
+
+class Normal(Noise):
+    """Standard normal noise; ``noise="normal"`` is short for it."""
+
+    symmetric = True
+
+    def from_words(self, *words: Any) -> tuple[Any, ...]:
+        """Box-Muller on words (0, 1) and (2, 3)."""
+        return *normal_pair(words[0], words[1]), *normal_pair(words[2], words[3])
+
+    def score(self, z: Any) -> Any:
+        """The score of the standard normal density, z itself."""
+        return z
+
+
+class Gumbel(Noise):
+    """Standard Gumbel noise; ``noise="gumbel"`` is short for it."""
+
+    def from_words(self, *words: Any) -> tuple[Any, ...]:
+        """A variable from each word."""
+        return tuple(gumbel(word) for word in words)
+
+    def score(self, z: Any) -> Any:
+        """The score of the density exp(-z - exp(-z))."""
+        return 1 - np.exp(-z)
+
+
+_OF_KIND: dict[str, Noise] = {"normal": Normal(), "gumbel": Gumbel()}
+
+
 class Draws(NamedTuple):
     """Which noise: draws ``first``, ``first + 1``, ... of a seed, scaled by epsilon (0: none)."""
 
@@ -133,8 +256,98 @@ class Draws(NamedTuple):
     first: Any = 0
     n_draws: int = 1
     epsilon: Any = 0.0
-    noise: str = "normal"
+    noise: str | Noise = "normal"
     antithetic: bool = False
+
+
+def check_noise(noise: Any) -> str | Noise:
+    """The short form of a noise that has one, else the noise itself.
+
+    Returns:
+        One of :data:`KINDS`, or the :class:`Noise`.
+
+    Raises:
+        ValueError: it is neither one of the short forms nor a :class:`Noise`.
+        TypeError: it is a class in place of an instance, or cannot be hashed.
+    """
+    if isinstance(noise, str) and noise in KINDS:
+        return noise
+    if isinstance(noise, type) and issubclass(noise, Noise):
+        raise TypeError(f"noise must be an instance, got the class {noise.__name__}. Pass {noise.__name__}().")
+    if not isinstance(noise, Noise):
+        raise ValueError(f"noise must be one of {KINDS}, got {noise!r}. Others are instances of diffclust.noise.Noise.")
+    if type(noise).__hash__ is None:
+        raise TypeError(f"noise must be hashable, got {noise!r}. Make its class a dataclass with frozen=True.")
+    return next((kind for kind, built_in in _OF_KIND.items() if type(noise) is type(built_in)), noise)
+
+
+def as_noise(noise: str | Noise) -> Noise:
+    """The noise that a short form stands for; a :class:`Noise` as it is."""
+    noise = check_noise(noise)
+    return _OF_KIND[noise] if isinstance(noise, str) else noise
+
+
+def kernel_of(noise: str | Noise) -> int:
+    """The number by which kernels know a noise.
+
+    Returns:
+        Its position in :data:`KINDS`.
+
+    Raises:
+        ValueError: solvers have no kernel for it.
+    """
+    if not isinstance(noise, str):
+        raise ValueError(
+            f"This solver has kernels for the noise {KINDS} only, got {noise!r}. diffclust.solvers.solver_for(array, "
+            "noise) is one that takes it."
+        )
+    return KINDS.index(check_noise(noise))
+
+
+def sample(
+    seed: int, n_draws: int, n: int, noise: str | Noise = "normal", *, first_draw: int = 0
+) -> NDArray[np.float32]:
+    """The noise of draws ``first_draw, first_draw + 1, ...``: float32 of shape (n_draws, n, n).
+
+    Each matrix is symmetric with a zero diagonal and one independent variable for every pair. With the same
+    ``seed``, draw ``b`` of every operator, loss and backend solves ``similarity + epsilon * sample(...)[b]``.
+
+    Args:
+        seed: an integer of 64 bits.
+        n_draws: number of draws.
+        n: number of points.
+        noise: "normal", "gumbel" or a :class:`Noise`.
+        first_draw: number of the first draw of the seed's stream.
+
+    Returns:
+        The matrices.
+
+    Raises:
+        TypeError: an argument that must be an integer is none.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> z = sample(seed=0, n_draws=2, n=3)
+        >>> bool((z == z.swapaxes(-1, -2)).all()), float(abs(z.diagonal(axis1=1, axis2=2)).max())
+        (True, 0.0)
+    """
+    return as_noise(noise).sample(seed, n_draws, n, first_draw=first_draw)
+
+
+def matrices(draws: Draws, n: int) -> NDArray[np.float32]:
+    """(n_draws, n, n) noise; antithetic draws 2b and 2b + 1 are plain draw b and its mirror image."""
+    noise, first = as_noise(draws.noise), int(draws.first)
+    if not draws.antithetic:
+        return noise.sample(draws.seed, draws.n_draws, n, first_draw=first)
+    numbers = np.arange(first, first + draws.n_draws)
+    pairs = noise.sample(draws.seed, draws.n_draws // 2 + 1, n, first_draw=first // 2)
+    return pairs[numbers // 2 - first // 2] * np.where(numbers % 2, -1, 1).astype(np.float32)[:, None, None]
+
+
+def scores(draws: Draws, n: int) -> NDArray[np.float64]:
+    """(n_draws, n, n) scores of these matrices, 0 on the diagonal."""
+    score = as_noise(draws.noise).score(matrices(draws, n).astype(np.float64))
+    return np.where(np.eye(n, dtype=bool), 0.0, score)
 
 
 def check_integer(name: str, value: Any) -> int:
@@ -156,46 +369,3 @@ def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
         raise TypeError(f"seed must be an integer, got {seed!r}.")
     seed = check_integer("seed", seed)
     return np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)
-
-
-def check_kind(noise: str) -> str:
-    if noise not in KINDS:
-        raise ValueError(f"noise must be one of {KINDS}, got {noise!r}.")
-    return noise
-
-
-def sample(seed: int, n_draws: int, n: int, noise: str = "normal", *, first_draw: int = 0) -> NDArray[np.float32]:
-    """The noise of draws ``first_draw, first_draw + 1, ...``: float32 of shape (n_draws, n, n).
-
-    Each matrix is symmetric with a zero diagonal and one independent variable for every pair. With the same
-    ``seed``, draw ``b`` of every operator, loss and backend solves ``similarity + epsilon * sample(...)[b]``.
-
-    >>> z = sample(seed=0, n_draws=2, n=3)
-    >>> bool((z == z.swapaxes(-1, -2)).all()), float(abs(z.diagonal(axis1=1, axis2=2)).max())
-    (True, 0.0)
-    """
-    check_kind(noise)
-    for name, value in (("n_draws", n_draws), ("n", n), ("first_draw", first_draw)):
-        if not is_integer(value):
-            raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
-        if value < 0:
-            raise ValueError(f"{name} must not be negative, got {value}.")
-    if first_draw + n_draws > 2**63:
-        raise ValueError(f"draws are numbered up to 2**63, got first_draw={first_draw}.")
-    k0, k1 = split_seed(seed)
-    half = (n + 1) // 2
-    rows, columns = (index.astype(np.uint64) for index in np.triu_indices(half))
-    draws = np.arange(first_draw, first_draw + n_draws, dtype=np.uint64)
-    result = np.zeros((n_draws, 2 * half, 2 * half), np.float32)
-    a, b = rows.astype(np.intp), columns.astype(np.intp)
-    for position, draw in enumerate(draws):
-        zero = np.zeros_like(rows)
-        words = philox(columns, rows, zero + (draw & MASK), zero + (draw >> _BITS_32), k0, k1)
-        if noise == "normal":
-            values = (*normal_pair(words[0], words[1]), *normal_pair(words[2], words[3]))
-        else:
-            values = tuple(gumbel(word) for word in words)
-        z = result[position]
-        z[2 * a, 2 * b], z[2 * a, 2 * b + 1], z[2 * a + 1, 2 * b], z[2 * a + 1, 2 * b + 1] = values
-    result = np.triu(result[:, :n, :n], 1)
-    return result + result.swapaxes(-1, -2)

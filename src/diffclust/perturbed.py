@@ -19,11 +19,10 @@ function of (seed, draw, i, j) and is made again where it is needed. See ``docs/
 
 from __future__ import annotations
 
-from typing import Any
-
+from diffclust._typing import Array, Integers, Seed
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
-from diffclust.noise import Draws
+from diffclust.noise import Draws, Noise
 from diffclust.solvers import Request
 from diffclust.validation import Problem, check_draws, check_flag, prepare
 
@@ -34,10 +33,18 @@ def request_of(problem: Problem, draws: Draws, must_link_first: bool) -> Request
 
 
 def perturbed_value(
-    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, epsilon: float = 0.1,
-    n_draws: int = 100, noise: str = "normal", seed: Any = None, must_link_first: bool = True,
-    antithetic: bool = False, first_draw: Any = 0,
-) -> Any:  # fmt: skip
+    similarity: Array,
+    n_clusters: Integers,
+    *,
+    constraints: Constraints | None = None,
+    epsilon: float = 0.1,
+    n_draws: int = 100,
+    noise: str | Noise = "normal",
+    seed: Seed = None,
+    must_link_first: bool = True,
+    antithetic: bool = False,
+    first_draw: Integers = 0,
+) -> Array:
     r"""F_{k,ε} = E[max ⟨A, Σ + εZ⟩]: the expected value of the best k-forest, shape (...) for similarity (..., n, n).
 
     Its gradient is :func:`perturbed_adjacency` with the same seed.
@@ -48,7 +55,7 @@ def perturbed_value(
         constraints: what is known, see :class:`diffclust.Constraints`.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         seed: an integer (of the framework, too) or a JAX key; None draws one from the framework's global generator
             (for JAX, which has none, from NumPy's, outside of jit).
         must_link_first: see :func:`diffclust.spanning_forest`.
@@ -75,10 +82,18 @@ def perturbed_value(
 
 
 def perturbed_adjacency(
-    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, epsilon: float = 0.1,
-    n_draws: int = 100, noise: str = "normal", seed: Any = None, must_link_first: bool = True,
-    antithetic: bool = False, first_draw: Any = 0,
-) -> Any:  # fmt: skip
+    similarity: Array,
+    n_clusters: Integers,
+    *,
+    constraints: Constraints | None = None,
+    epsilon: float = 0.1,
+    n_draws: int = 100,
+    noise: str | Noise = "normal",
+    seed: Seed = None,
+    must_link_first: bool = True,
+    antithetic: bool = False,
+    first_draw: Integers = 0,
+) -> Array:
     """A_{k,ε}: for each pair the share of draws whose forest has that edge, (..., n, n), zero diagonal.
 
     Differentiable by the score of the noise.
@@ -89,7 +104,7 @@ def perturbed_adjacency(
         constraints: what is known, see :class:`diffclust.Constraints`.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         seed: an integer (of the framework, too) or a JAX key; None draws one from the framework's global generator
             (for JAX, which has none, from NumPy's, outside of jit).
         must_link_first: see :func:`diffclust.spanning_forest`.
@@ -116,10 +131,18 @@ def perturbed_adjacency(
 
 
 def perturbed_connectivity(
-    similarity: Any, n_clusters: Any, *, constraints: Constraints | None = None, epsilon: float = 0.1,
-    n_draws: int = 100, noise: str = "normal", seed: Any = None, must_link_first: bool = True,
-    antithetic: bool = False, first_draw: Any = 0,
-) -> Any:  # fmt: skip
+    similarity: Array,
+    n_clusters: Integers,
+    *,
+    constraints: Constraints | None = None,
+    epsilon: float = 0.1,
+    n_draws: int = 100,
+    noise: str | Noise = "normal",
+    seed: Seed = None,
+    must_link_first: bool = True,
+    antithetic: bool = False,
+    first_draw: Integers = 0,
+) -> Array:
     """M_{k,ε}: for each pair the share of draws in which it is in one cluster, (..., n, n), unit diagonal.
 
     Differentiable by the score of the noise, so that any loss on it can be trained.
@@ -130,7 +153,7 @@ def perturbed_connectivity(
         constraints: what is known, see :class:`diffclust.Constraints`.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
-        noise: "normal" or "gumbel".
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
         seed: an integer (of the framework, too) or a JAX key; None draws one from the framework's global generator
             (for JAX, which has none, from NumPy's, outside of jit).
         must_link_first: see :func:`diffclust.spanning_forest`.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust._typing import Array
 from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, take_last, to_numpy
 
 # How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
@@ -16,12 +17,12 @@ from diffclust.frameworks import framework_of, identity_mask, is_integer, namesp
 SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
 
 
-def check_similarity(similarity: Any) -> NDArray[Any]:
+def check_similarity(similarity: Array) -> NDArray[Any]:
     """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
     return symmetrise(check_numbers(similarity))
 
 
-def check_numbers(similarity: Any) -> NDArray[Any]:
+def check_numbers(similarity: Array) -> NDArray[Any]:
     """A float array (..., n, n) without NaN and +inf; symmetry is left to the solver, or to :func:`symmetrise`."""
     array = _check_real("similarity", to_numpy(similarity, "similarity"))
     check_square(array)
@@ -41,6 +42,12 @@ def symmetrise(array: NDArray[Any]) -> NDArray[Any]:
     """The mean of both triangles, which is what solvers take; more than rounding between them is a ValueError.
 
     NaN is let through. Callers that must reject it check first.
+
+    Returns:
+        The array itself where it is symmetric already.
+
+    Raises:
+        ValueError: entries (i, j) and (j, i) differ by more than rounding.
     """
     transposed = array.swapaxes(-1, -2)
     if np.array_equal(array, transposed):
@@ -69,7 +76,8 @@ def _check_real(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
-def check_square(similarity: Any) -> None:
+def check_square(similarity: Array) -> None:
+    """A ValueError unless the similarity has shape (..., n, n) with at least one point."""
     if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
         raise ValueError(
             f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}. For points or "
@@ -79,7 +87,7 @@ def check_square(similarity: Any) -> None:
         raise ValueError(f"similarity is empty (shape {tuple(similarity.shape)}): at least one point is needed.")
 
 
-def _check_points(x: Any) -> Any:
+def _check_points(x: Array) -> Array:
     """Float points (..., n, d); half precision becomes float32."""
     if framework_of(x) == "numpy":
         x = _check_real("points", to_numpy(x, "points"))
@@ -95,10 +103,13 @@ def _check_points(x: Any) -> Any:
     return x
 
 
-def _in_float32(x: Any) -> contextlib.AbstractContextManager[Any]:
+def _in_float32(x: Array) -> contextlib.AbstractContextManager[Any]:
     """Products in full precision, not in that of torch's autocast or JAX's default on a GPU.
 
     Differences of similar distances do not survive less.
+
+    Returns:
+        A context manager.
     """
     if framework_of(x) == "jax":
         return sys.modules["jax"].default_matmul_precision("highest")
@@ -109,7 +120,7 @@ def _in_float32(x: Any) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-def negative_squared_distances(x: Any) -> Any:
+def negative_squared_distances(x: Array) -> Array:
     """-|x_i - x_j|^2, the paper's similarity: 0 on the diagonal, nowhere above 0.
 
     NumPy arrays are computed from differences, in float64. Torch tensors and JAX arrays are computed by a product of
@@ -117,8 +128,19 @@ def negative_squared_distances(x: Any) -> Any:
     have twice the exponents of the points: below about 1e-19 (float32; float64: 1e-154) they are rounded to 0, and
     above 1e19 (1e154) they overflow. That is a ValueError in NumPy, and -inf or NaN elsewhere.
 
-    >>> negative_squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
-    [[0.0, -25.0], [-25.0, 0.0]]
+    Args:
+        x: points (..., n, d).
+
+    Returns:
+        The similarity, shape (..., n, n). Differentiable.
+
+    Raises:
+        TypeError: points are not real numbers; tensors and JAX arrays must be floating point.
+        ValueError: points have a wrong shape, or in NumPy squared distances overflow.
+
+    Example:
+        >>> negative_squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
+        [[0.0, -25.0], [-25.0, 0.0]]
     """
     x = _check_points(x)
     if framework_of(x) == "numpy":
@@ -140,10 +162,13 @@ def _distances_from_differences(x: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-def _half_distances(x: Any) -> tuple[Any, Any]:
+def _half_distances(x: Array) -> tuple[Array, Array]:
     """The centred points, and -|x_i - x_j|^2 / 2 = <x_i, x_j> - (|x_i|^2 / 2 + |x_j|^2 / 2).
 
     On the diagonal they are 0 only up to rounding.
+
+    Returns:
+        Shapes (..., n, d) and (..., n, n).
     """
     # Distances do not change when the points are centred, and the cancellation below loses fewer digits.
     x = x - x.mean(-2)[..., None, :]
@@ -153,14 +178,25 @@ def _half_distances(x: Any) -> tuple[Any, Any]:
     return x, (gram - (half[..., :, None] + half[..., None, :])).clip(max=0.0)
 
 
-def cosine_similarities(x: Any) -> Any:
+def cosine_similarities(x: Array) -> Array:
     """<x_i, x_j> / (|x_i| |x_j|), whatever the size of the vectors; 0, with gradient 0, for a zero vector.
 
     A vector of subnormal numbers (below 1e-38 in float32, 1e-308 in float64) counts as zero: its gradient would
     overflow.
 
-    >>> cosine_similarities(np.array([[2.0, 0.0], [0.0, 3.0]])).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
+    Args:
+        x: points (..., n, d).
+
+    Returns:
+        The similarity, shape (..., n, n). Differentiable.
+
+    Raises:
+        TypeError: points are not real numbers; tensors and JAX arrays must be floating point.
+        ValueError: points have a wrong shape.
+
+    Example:
+        >>> cosine_similarities(np.array([[2.0, 0.0], [0.0, 3.0]])).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
     x = _check_points(x)
     scaled = x / _size(x, -1)  # so that squares neither overflow nor vanish
@@ -170,13 +206,23 @@ def cosine_similarities(x: Any) -> Any:
         return unit @ unit.swapaxes(-1, -2)
 
 
-def standardize(similarity: Any) -> Any:
+def standardize(similarity: Array) -> Array:
     """Zero mean and unit (population) deviation over all n^2 entries, so that epsilon means the same for every scale.
 
     A constant matrix becomes zeros. Standardise before masking edges with -inf.
 
-    >>> standardize(np.array([[0.0, -2.0], [-2.0, 0.0]])).tolist()
-    [[1.0, -1.0], [-1.0, 1.0]]
+    Args:
+        similarity: (..., n, n).
+
+    Returns:
+        The standardised similarity, of the same shape. Differentiable.
+
+    Raises:
+        ValueError: the similarity has a wrong shape, or in NumPy an infinite entry.
+
+    Example:
+        >>> standardize(np.array([[0.0, -2.0], [-2.0, 0.0]])).tolist()
+        [[1.0, -1.0], [-1.0, 1.0]]
     """
     if framework_of(similarity) == "numpy":
         similarity = _check_real("similarity", to_numpy(similarity, "similarity"))
@@ -186,7 +232,7 @@ def standardize(similarity: Any) -> Any:
     return _standardize(similarity)[0]
 
 
-def _standardize(similarity: Any) -> tuple[Any, Any]:
+def _standardize(similarity: Array) -> tuple[Array, Array]:
     """The result, and the deviation (..., 1, 1) by which it was divided."""
     centred = similarity - similarity.mean((-1, -2))[..., None, None]
     if framework_of(similarity) == "numpy":
@@ -199,15 +245,27 @@ def _standardize(similarity: Any) -> tuple[Any, Any]:
     return scaled / deviation, deviation * size
 
 
-def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
+def mutual_reachability(similarity: Array, n_neighbors: int) -> Array:
     """min(s_ij, core_i, core_j); core_i is the similarity of i to its ``n_neighbors``-th most similar other point.
 
     Single linkage on it does not chain through thin bridges of outliers (the metric of HDBSCAN, as a similarity). The
-    diagonal is left as it is. Differentiable.
+    diagonal is left as it is.
 
-    >>> s = -np.abs(np.subtract.outer([0.0, 1.0, 5.0], [0.0, 1.0, 5.0]))
-    >>> mutual_reachability(s, n_neighbors=2)[0].tolist()
-    [-0.0, -5.0, -5.0]
+    Args:
+        similarity: (..., n, n), symmetric.
+        n_neighbors: from 1 to n - 1.
+
+    Returns:
+        The similarity of robust linkage, of the same shape. Differentiable.
+
+    Raises:
+        TypeError: ``n_neighbors`` is not an integer.
+        ValueError: ``n_neighbors`` is out of its range, or the similarity has a wrong shape.
+
+    Example:
+        >>> s = -np.abs(np.subtract.outer([0.0, 1.0, 5.0], [0.0, 1.0, 5.0]))
+        >>> mutual_reachability(s, n_neighbors=2)[0].tolist()
+        [-0.0, -5.0, -5.0]
     """
     if framework_of(similarity) == "numpy":
         similarity = check_similarity(similarity)
@@ -216,7 +274,7 @@ def mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
     return _mutual_reachability(similarity, n_neighbors)
 
 
-def _mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
+def _mutual_reachability(similarity: Array, n_neighbors: int) -> Array:
     """Without checks: sizes may be symbolic."""
     n = similarity.shape[-1]
     xp = namespace_of(similarity)
@@ -227,22 +285,26 @@ def _mutual_reachability(similarity: Any, n_neighbors: int) -> Any:
 
 
 def check_neighbors(n_neighbors: Any, n_points: int) -> None:
+    """An error unless ``n_neighbors`` is an integer from 1 to the number of other points."""
     if not is_integer(n_neighbors):
         raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")
     if not 1 <= n_neighbors < n_points:
         raise ValueError(f"n_neighbors={n_neighbors} must be from 1 to the number of other points, {n_points - 1}.")
 
 
-def _tiny(x: Any) -> float:
+def _tiny(x: Array) -> float:
     """The smallest normal number: keeps a division finite without changing any other result."""
     return float(np.finfo(np.float64 if "64" in str(x.dtype) else np.float32).tiny)
 
 
-def _size(x: Any, axes: int | tuple[int, int]) -> Any:
+def _size(x: Array, axes: int | tuple[int, int]) -> Array:
     """The largest absolute value along axes, which are kept with length 1: what to divide by before squaring.
 
     It is infinite where that value is zero or subnormal: divided by it, numbers and their gradients become zero. It is
     a constant for differentiation, which is right if the result does not depend on the scale of x.
+
+    Returns:
+        An array that broadcasts against x.
     """
     framework = framework_of(x)
     if framework == "torch":

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust._typing import Array
 from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import fill_unknown, to_numpy
@@ -22,8 +23,8 @@ CRITERIA = ("gap", "stability", "labels")
 
 
 def soft_memberships(
-    similarity: Any,
-    labels: Any,
+    similarity: Array,
+    labels: Array,
     *,
     n_clusters: int | None = None,
     min_cluster_size: int = 1,
@@ -42,25 +43,35 @@ def soft_memberships(
         similarity: (n, n).
         labels: (n,) clusters of the unperturbed similarity, numbered from 0.
         n_clusters: k, if not all of them occur in ``labels``.
-        min_cluster_size, constraints: with which the labels were found.
+        min_cluster_size: the size guard with which the labels were found.
+        constraints: those with which the labels were found.
+        epsilon: scale of the noise.
+        n_draws: number of draws.
+        seed: of the noise.
 
-    >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 5.0, 5.1], [0.0, 0.1, 5.0, 5.1]))
-    >>> soft_memberships(s, [0, 0, 1, 1]).tolist()
-    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    Returns:
+        The shares.
+
+    Raises:
+        ValueError: labels are not (n,) numbers from 0, or another argument is out of its range.
+
+    Example:
+        >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 5.0, 5.1], [0.0, 0.1, 5.0, 5.1]))
+        >>> soft_memberships(s, [0, 0, 1, 1]).tolist()
+        [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
     matrix = standardize(check_similarity(similarity))
     labels, n_clusters = _check_clusters(labels, n_clusters, len(matrix))
     shares = np.zeros((len(labels), n_clusters))
     for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
-        lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
-        found = hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
+        found = _labels(hierarchy, n_clusters, min_cluster_size)
         table = np.zeros((found.max() + 1, n_clusters))
         np.add.at(table, (found, labels), 1)
         shares += (table / table.sum(1, keepdims=True))[found]
     return shares / n_draws
 
 
-def _check_clusters(labels: Any, n_clusters: int | None, n: int) -> tuple[NDArray[Any], int]:
+def _check_clusters(labels: Array, n_clusters: int | None, n: int) -> tuple[NDArray[Any], int]:
     labels = to_numpy(labels, "labels")
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(f"labels must be {n} integers, shape ({n},), got {labels.dtype} of shape {labels.shape}.")
@@ -74,7 +85,7 @@ def _check_clusters(labels: Any, n_clusters: int | None, n: int) -> tuple[NDArra
 
 
 def soft_connectivity(
-    similarity: Any,
+    similarity: Array,
     n_clusters: int,
     *,
     min_cluster_size: int = 1,
@@ -83,20 +94,43 @@ def soft_connectivity(
     n_draws: int = 100,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """(n, n) shares of draws in which two points are in one cluster, as :func:`diffclust.perturbed_connectivity`, but
-    with a size guard, and of the standardised similarity. Where a draw does not reach k, the nearest number counts.
+    """(n, n) shares of draws in which two points are in one cluster, under a size guard.
 
-    >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 5.0, 5.1], [0.0, 0.1, 5.0, 5.1]))
-    >>> soft_connectivity(s, 2)[0].tolist()
-    [1.0, 1.0, 0.0, 0.0]
+    As :func:`diffclust.perturbed_connectivity`, but of the standardised similarity. Where a draw does not reach k, the
+    nearest number counts.
+
+    Args:
+        similarity: (n, n).
+        n_clusters: k.
+        min_cluster_size: the size guard.
+        constraints: what is known.
+        epsilon: scale of the noise.
+        n_draws: number of draws.
+        seed: of the noise.
+
+    Returns:
+        The shares.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> s = -np.abs(np.subtract.outer([0.0, 0.1, 5.0, 5.1], [0.0, 0.1, 5.0, 5.1]))
+        >>> soft_connectivity(s, 2)[0].tolist()
+        [1.0, 1.0, 0.0, 0.0]
     """
     matrix = standardize(check_similarity(similarity))
     together = np.zeros(matrix.shape)
     for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
-        lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
-        found = hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
+        found = _labels(hierarchy, n_clusters, min_cluster_size)
         together += found[:, None] == found[None]
     return together / n_draws
+
+
+def _labels(hierarchy: Hierarchy, n_clusters: int, min_cluster_size: int) -> NDArray[np.int32]:
+    """The clusters for k, or for the nearest number that can be reached."""
+    lowest, highest = hierarchy.feasible_clusters(min_cluster_size)
+    return hierarchy.labels(min(max(n_clusters, lowest), highest), min_cluster_size)
 
 
 def _perturbed_hierarchies(
@@ -121,11 +155,17 @@ def _perturbed_hierarchies(
 
 
 class ClusterCount(NamedTuple):
-    """What :func:`choose_n_clusters` found."""
+    """What :func:`choose_n_clusters` found.
+
+    Attributes:
+        n_clusters: the best-scoring number.
+        candidates: the numbers that were compared.
+        scores: of each candidate, higher is better.
+    """
 
     n_clusters: int
     candidates: NDArray[np.int64]
-    scores: NDArray[np.float64]  # of each candidate, higher is better
+    scores: NDArray[np.float64]
 
 
 def choose_n_clusters(
@@ -134,8 +174,8 @@ def choose_n_clusters(
     *,
     min_cluster_size: int | None = None,
     max_clusters: int = 20,
-    labels: Any = None,
-    similarity: Any = None,
+    labels: Array = None,
+    similarity: Array = None,
     epsilon: float = 0.1,
     n_draws: int = 20,
     seed: int = 0,
@@ -143,6 +183,7 @@ def choose_n_clusters(
     """The best-scoring number of clusters among those that the size guard allows, from 2 to ``max_clusters``.
 
     Args:
+        hierarchy: the tree to cut.
         criterion: how k is scored. Between equal scores the gap decides.
 
             - "gap": the relative drop 1 - h' / h from the height h of the last cut that k clusters need to the height
@@ -153,11 +194,24 @@ def choose_n_clusters(
             - "labels": adjusted Rand index with the known ``labels`` (-1 unknown) on the labelled points. A class
               without labels is not seen.
         min_cluster_size: of the guard; default n // 50, at least 2, because without a guard outliers decide.
+        max_clusters: the largest candidate.
+        labels: (n,) known labels, -1 unknown, for "labels".
+        similarity: (n, n), for "stability".
+        epsilon: scale of the noise, for "stability".
+        n_draws: number of draws, for "stability".
+        seed: of the noise, for "stability".
 
-    >>> points = np.array([0.0, 0.1, 5.0, 5.2, 9.0, 9.1])
-    >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer(points, points)))
-    >>> choose_n_clusters(h, min_cluster_size=2).n_clusters
-    3
+    Returns:
+        The number of clusters, and the score of each candidate.
+
+    Raises:
+        ValueError: there is no such criterion, or what it needs is missing or of a wrong shape.
+
+    Example:
+        >>> points = np.array([0.0, 0.1, 5.0, 5.2, 9.0, 9.1])
+        >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer(points, points)))
+        >>> choose_n_clusters(h, min_cluster_size=2).n_clusters
+        3
     """
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {CRITERIA}, got {criterion!r}.")
@@ -196,7 +250,7 @@ def _relative_gaps(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: i
     return np.where(last < 0, 0.0, np.nan_to_num(gaps))
 
 
-def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int, labels: Any) -> NDArray[np.float64]:
+def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int, labels: Array) -> NDArray[np.float64]:
     from sklearn.metrics import adjusted_rand_score
 
     if labels is None:
@@ -215,7 +269,7 @@ def _stabilities(
     hierarchy: Hierarchy,
     candidates: NDArray[np.int64],
     guard: int,
-    similarity: Any,
+    similarity: Array,
     epsilon: float,
     n_draws: int,
     seed: int,
@@ -232,6 +286,5 @@ def _stabilities(
     for position, k in enumerate(candidates):
         labels = hierarchy.labels(int(k), guard)
         for tree in drawn:
-            reached = min(int(k), tree.feasible_clusters(guard)[1])
-            scores[position] += adjusted_rand_score(labels, tree.labels(reached, guard))
+            scores[position] += adjusted_rand_score(labels, _labels(tree, int(k), guard))
     return scores / n_draws

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust._typing import Array, Integers, Seed
 from diffclust.constraints import Constraints
 from diffclust.frameworks import (
     framework_of,
@@ -24,45 +25,55 @@ from diffclust.frameworks import (
     smaller,
     to_numpy,
 )
-from diffclust.noise import Draws, check_integer, check_kind
+from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise
 from diffclust.similarity import check_numbers, check_square
 from diffclust.solvers.base import Request
 
 
 class Problem(NamedTuple):
-    """Independent problems on n points, as they were given, and as a solver's request, flattened to ``problems``."""
+    """Independent problems on n points, as they were given, and as a solver's request, flattened to ``problems``.
 
-    given: Any  # (*batch_shape, n, n) float32 or float64
-    k: Any  # number of clusters, an int for all problems, or integers (problems,)
-    given_labels: Any = None  # (*batch_shape, n) integers
-    given_relation: Any = None  # (*batch_shape, n, n) int8
+    Attributes:
+        given: (*batch_shape, n, n) similarity, float32 or float64.
+        k: number of clusters, an int for all problems, or integers (problems,).
+        given_labels: (*batch_shape, n) integers, or None.
+        given_relation: (*batch_shape, n, n) int8, or None.
+    """
+
+    given: Array
+    k: Integers
+    given_labels: Array = None
+    given_relation: Array = None
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch; () for one problem."""
         return tuple(self.given.shape)[:-2]
 
     @property
     def n_problems(self) -> int:
+        """Number of problems."""
         return math.prod(self.batch_shape)
 
     @property
     def n_points(self) -> int:
-        return self.given.shape[-1]  # not int(): while torch traces, it may be symbolic
+        """Number of points; while torch traces, it may be symbolic."""
+        return self.given.shape[-1]
 
     @property
-    def labels(self) -> Any:
-        """(problems, n) integers or None"""
+    def labels(self) -> Array:
+        """(problems, n) integers, or None."""
         return None if self.given_labels is None else self.given_labels.reshape(self.n_problems, self.n_points)
 
     @property
-    def relation(self) -> Any:
-        """(problems, n, n) int8 or None"""
+    def relation(self) -> Array:
+        """(problems, n, n) int8, or None."""
         if self.given_relation is None:
             return None
         return self.given_relation.reshape(self.n_problems, self.n_points, self.n_points)
 
     @property
-    def n_clusters(self) -> Any:
+    def n_clusters(self) -> Array:
         """(problems,) integers, where the similarity lives."""
         if not is_integer(self.k):
             return self.k
@@ -77,13 +88,13 @@ class Problem(NamedTuple):
         """What to ask a solver about, but for the similarity: bindings differentiate it, and put it in."""
         return Request(None, self.k, self.labels, self.relation, draws, **settings)
 
-    def unflatten(self, array: Any) -> Any:
+    def unflatten(self, array: Any) -> Array:
         """(problems, ...) back to (*batch_shape, ...)."""
         result = array.reshape(self.batch_shape + tuple(array.shape[1:]))
         return result[()] if result.ndim == 0 and framework_of(result) == "numpy" else result
 
 
-def check_tensor(similarity: Any) -> Any:
+def check_tensor(similarity: Array) -> Array:
     """What can be said of a torch tensor or JAX array without reading it; half precision becomes float32."""
     kind = str(similarity.dtype)
     if "float" not in kind:
@@ -95,11 +106,16 @@ def check_tensor(similarity: Any) -> Any:
 
 
 def check_n_clusters(
-    n_clusters: Any, n_points: int, batch_shape: tuple[int, ...], like: Any, clamp: bool = False
-) -> Any:
-    """From 1 to n_points: an int, or (problems,) integers where ``like`` lives. Those of its framework are not read.
+    n_clusters: Integers, n_points: int, batch_shape: tuple[int, ...], like: Array, clamp: bool = False
+) -> Array:
+    """The number of clusters, from 1 to n_points; with ``clamp``, at most n_points. Arrays of a framework are not read.
 
-    With ``clamp``, what is above n_points becomes n_points.
+    Returns:
+        An int, or (problems,) integers where ``like`` lives.
+
+    Raises:
+        TypeError: k is not an integer.
+        ValueError: k is out of its range, or neither one integer nor one per problem.
     """
     xp, framework = namespace_of(like), framework_of(like)
     if isinstance(n_clusters, int) and not isinstance(n_clusters, bool):
@@ -136,8 +152,15 @@ def check_bounds(lowest: int, highest: int | None, n_points: int) -> None:
 
 
 def check_draws(
-    similarity: Any, epsilon: float, n_draws: int, noise: str, seed: Any, first_draw: Any, antithetic: bool
+    similarity: Array,
+    epsilon: float,
+    n_draws: int,
+    noise: str | Noise,
+    seed: Seed,
+    first_draw: Integers,
+    antithetic: bool,
 ) -> Draws:
+    """The draws that these arguments ask for; on NumPy arrays with a seed, drawn if there is none."""
     if not is_integer(n_draws):
         raise TypeError(f"n_draws must be an integer, got {n_draws!r}.")
     if n_draws < 1:
@@ -146,8 +169,8 @@ def check_draws(
         raise TypeError(f"epsilon must be a number, got {epsilon!r}.")
     if not 0 < epsilon < float("inf"):
         raise ValueError(f"epsilon must be positive and finite, got {epsilon}. Without noise, use spanning_forest.")
-    check_kind(noise)
-    if antithetic and noise != "normal":
+    noise = check_noise(noise)
+    if antithetic and not as_noise(noise).symmetric:
         raise ValueError(f"antithetic draws need symmetric noise, noise='normal', got noise={noise!r}.")
     if antithetic and n_draws % 2:
         raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
@@ -160,6 +183,7 @@ def check_draws(
 
 
 def check_flag(name: str, value: Any) -> bool:
+    """True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
@@ -175,13 +199,14 @@ def check_count(name: str, value: Any, n_points: int) -> int:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of some names."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
     return value
 
 
-def check_points(points: Any) -> Any:
+def check_points(points: Array) -> Array:
     """Finite real points (n, d), as they came if they are a tensor on a GPU of CUDA, else as a NumPy array."""
     on_host = framework_of(points) != "torch" or not points.is_cuda
     if on_host:
@@ -201,6 +226,7 @@ def check_points(points: Any) -> Any:
 
 
 def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, ...]) -> Constraints | None:
+    """Constraints, or None, that fit similarities of this shape."""
     if constraints is None:
         return None
     if not isinstance(constraints, Constraints):
@@ -219,7 +245,7 @@ def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, .
 
 
 def prepare(
-    similarity: Any, n_clusters: Any, constraints: Constraints | None = None, *, clamp: bool = False
+    similarity: Array, n_clusters: Integers, constraints: Constraints | None = None, *, clamp: bool = False
 ) -> Problem:
     """Check and flatten input for a solver.
 
@@ -227,6 +253,9 @@ def prepare(
     solver, which knows it where the labels are (``Request.if_infeasible``). That of a relation is read here, but not
     while a CUDA graph is captured or where JAX traces the relation. Without ``clamp``, infeasible NumPy input is a
     ValueError that names the range; other frameworks' values are not read here, see ``check_feasible``.
+
+    Returns:
+        The problem.
     """
     on_host = framework_of(similarity) == "numpy"
     array = check_numbers(similarity) if on_host else check_tensor(similarity)
@@ -248,7 +277,7 @@ def prepare(
     return problem
 
 
-def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
+def _place(known: Any, like: Array, shape: tuple[int, ...]) -> Array:
     """Constraints where the similarity lives; labels of another device are a mistake, not a copy to make in silence."""
     framework = framework_of(like)
     if framework == "numpy":
@@ -265,7 +294,7 @@ def _place(known: Any, like: Any, shape: tuple[int, ...]) -> Any:
     return xp.broadcast_to(known, shape)
 
 
-def _short(labels: Any, like: Any) -> Any:
+def _short(labels: Array, like: Array) -> Array:
     """Labels as they are; for JAX, whose integers have 32 bits, those of NumPy are numbered anew if they need more."""
     if framework_of(labels) != "numpy" or framework_of(like) != "jax" or labels.max() <= np.iinfo(np.int32).max:
         return labels
@@ -275,12 +304,12 @@ def _short(labels: Any, like: Any) -> Any:
     return shortened
 
 
-def clamp_clusters(n_clusters: Any, labels: Any) -> Any:
+def clamp_clusters(n_clusters: Integers, labels: Array) -> Array:
     """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
     return n_clusters.clip(*Constraints(labels=labels).label_range())
 
 
-def check_feasible(n_clusters: Any, labels: Any, relation: Any) -> None:
+def check_feasible(n_clusters: Integers, labels: Array, relation: Array) -> None:
     """A ValueError that names the range if some problem's n_clusters is outside it. Reads the values."""
     # Inside jit, JAX traces operations on arrays that were made outside: count them with NumPy.
     labels = to_numpy(labels) if framework_of(labels) == "jax" else labels

@@ -17,7 +17,7 @@ from diffclust.frameworks import is_traced, to_numpy
 from diffclust.gradients import score_weights, value_gradient
 from diffclust.noise import check_integer
 from diffclust.similarity import symmetrise
-from diffclust.solvers import Answer, Request, xla
+from diffclust.solvers import Answer, Request, solver_for, xla
 from diffclust.solvers.xla import Array, adjacency_counts, connectivity_products, jax, jnp
 from diffclust.solvers.xla.calls import Arrays, as_words, join, split, varying
 from diffclust.validation import check_bounds, check_feasible, check_reached
@@ -33,6 +33,9 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function(inputs, *arrays)`` on arrays that lead with problems; under ``vmap`` there are just more problems.
 
     So chunks of draws stay as small as they should be, and noise that is the same for all is made once.
+
+    Returns:
+        The function, with a rule for ``vmap`` and without a derivative.
     """
 
     def fold(size: int, array: Any, is_batched: bool) -> Any:
@@ -57,9 +60,10 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
         }
         nothing = dict.fromkeys(rows)
         folded, folded_arrays = jax.tree.map(
-            functools.partial(fold, size), (inputs._replace(**nothing), arrays),
+            functools.partial(fold, size),
+            (inputs._replace(**nothing), arrays),
             (is_batched[0]._replace(**nothing), tuple(is_batched[1:])),
-        )  # fmt: skip
+        )
         result = call(folded._replace(**rows), *folded_arrays)
         unfolded = jax.tree.map(lambda a: a.reshape(size, n_problems, *a.shape[1:]), result)
         return unfolded, jax.tree.map(lambda _: True, result)
@@ -80,7 +84,8 @@ def _without_derivative(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _solver(settings: Request) -> Callable[[Arrays], Answer]:
-    return _fold(lambda arrays: xla.solve(join(settings, arrays)))
+    solver = solver_for(jnp.zeros(()), settings.draws.noise)
+    return _fold(lambda arrays: solver.solve(join(settings, arrays)))
 
 
 @functools.cache
@@ -91,7 +96,7 @@ def _score_gradient(settings: Request, of_connectivity: bool) -> Callable[[Array
     def gradient(arrays: Arrays, cotangent: Array, forests: Array) -> Array:
         draws = join(settings, arrays).draws
         weights = score_weights(products(cotangent, forests), draws.epsilon, draws.antithetic)
-        return xla.noise_sum(weights, cotangent.shape[-1], draws)
+        return solver_for(weights, draws.noise).noise_sum(weights, cotangent.shape[-1], draws)
 
     return _fold(jax.jit(gradient))
 
@@ -231,6 +236,9 @@ def _call(function: Callable[[Arrays], Any], inputs: Arrays) -> Any:
 
     On a mesh with explicit axes JAX wants to be told how every intermediate result is sharded. Here its compiler
     chooses, and results are sharded over problems as the similarity is.
+
+    Returns:
+        The function's result.
     """
     sharding = jax.typeof(inputs.similarity).sharding if hasattr(jax, "typeof") else None  # before JAX 0.6 no such mesh
     if sharding is None or not sharding.mesh.explicit_axes:
@@ -249,10 +257,12 @@ def value(given: Array, request: Request) -> tuple[Array, Answer]:
 
 
 def adjacency(given: Array, request: Request) -> Array:
+    """Share of draws with each edge, (..., n, n)."""
     settings, arrays = _ready(given, request._replace(adjacency=True, detail="draws"))
     return _call(functools.partial(soft_forest, settings, False), arrays).reshape(given.shape)
 
 
 def connectivity(given: Array, request: Request) -> Array:
+    """Share of draws with each pair in one tree, (..., n, n)."""
     settings, arrays = _ready(given, request._replace(detail="forests"))
     return _call(functools.partial(soft_forest, settings, True), arrays).reshape(given.shape)

@@ -7,6 +7,7 @@ the host when it runs on a GPU. ``torch_operators.py`` says how they are compile
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,45 +26,52 @@ __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_produc
 def _solve(request: Request) -> Answer:
     if request.if_infeasible == "raise" and request.is_constrained and not is_captured(request.similarity):
         check_feasible(request.n_clusters, request.labels, request.relation)
-    return solver_for(request.similarity).solve(request)
+    return solver_for(request.similarity, request.draws.noise).solve(request)
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # Sums over draws, see ``solvers.base.Solver``
 
-adjacency_counts = define(
-    "adjacency_counts", "Tensor edges, SymInt n", "Tensor",
-    lambda edges, n: solver_for(edges).adjacency_counts(edges, n),
-    lambda edges, n: edges.new_empty((edges.shape[0], n, n)),
-)  # fmt: skip
 
-connectivity_counts = define(
-    "connectivity_counts", "Tensor labels", "Tensor", lambda labels: solver_for(labels).connectivity_counts(labels),
-    lambda labels: labels.new_empty((labels.shape[0], labels.shape[2], labels.shape[2])),
-)  # fmt: skip
+def _over_draws(name: str, arguments: str, fake: Callable[..., Tensor]) -> Any:
+    """The operator of that name, by the solver of its first argument."""
 
-adjacency_products = define(
-    "adjacency_products", "Tensor cotangent, Tensor edges", "Tensor",
-    lambda cotangent, edges: solver_for(cotangent).adjacency_products(cotangent, edges),
+    def function(first: Tensor, *others: Any) -> Tensor:
+        return getattr(solver_for(first), name)(first, *others)
+
+    return define(name, arguments, "Tensor", function, fake)
+
+
+adjacency_counts = _over_draws(
+    "adjacency_counts", "Tensor edges, SymInt n", lambda edges, n: edges.new_empty((edges.shape[0], n, n))
+)
+connectivity_counts = _over_draws(
+    "connectivity_counts", "Tensor labels", lambda labels: labels.new_empty((*labels.shape[::2], labels.shape[2]))
+)
+adjacency_products = _over_draws(
+    "adjacency_products",
+    "Tensor cotangent, Tensor edges",
     lambda cotangent, edges: cotangent.new_empty(edges.shape[:2]),
-)  # fmt: skip
-
-connectivity_products = define(
-    "connectivity_products", "Tensor cotangent, Tensor labels", "Tensor",
-    lambda cotangent, labels: solver_for(cotangent).connectivity_products(cotangent, labels),
+)
+connectivity_products = _over_draws(
+    "connectivity_products",
+    "Tensor cotangent, Tensor labels",
     lambda cotangent, labels: cotangent.new_empty(labels.shape[:2]),
-)  # fmt: skip
-
+)
 _noise_sum = define(
-    "noise_sum", "Tensor weights, SymInt n, Tensor seed, Tensor first_draw, str noise, bool antithetic", "Tensor",
+    "noise_sum",
+    "Tensor weights, SymInt n, Tensor seed, Tensor first_draw, str noise, bool antithetic",
+    "Tensor",
     lambda weights, n, seed, first, noise, antithetic: solver_for(weights).noise_sum(
         weights, n, Draws(seed, first, noise=noise, antithetic=antithetic)
     ),
     lambda weights, n, *_: weights.new_empty((weights.shape[0], n, n)),
-)  # fmt: skip
+)
 
 
 def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
+    if not isinstance(draws.noise, str):
+        return solver_for(weights, draws.noise).noise_sum(weights, n, draws)
     return _noise_sum(weights, n, draws.seed, draws.first, draws.noise, draws.antithetic)
 
 
@@ -78,9 +86,12 @@ def _value(request: Request) -> tuple[Tensor | None, ...]:
 
 
 def _empty(request: Request) -> tuple[Tensor, ...]:
-    """Tensors of the shapes that are asked for, else without elements.
+    """Empty results, in which what is not asked for has no elements.
 
     Without the n - 1 edges, a program that is traced for any n is one for two points, too.
+
+    Returns:
+        Tensors in the order of :class:`Answer`.
     """
     similarity, draws = request.similarity, request.draws
     n_problems, n, _ = similarity.shape
@@ -98,10 +109,13 @@ def _empty(request: Request) -> tuple[Tensor, ...]:
 
 
 expected_value = Operator(
-    "expected_value", 5, _value, _empty,
+    "expected_value",
+    5,
+    _value,
+    _empty,
     keep=lambda request, outputs: outputs[1:2],
     gradient=lambda cotangent, kept, draws: value_gradient(cotangent, kept[0].to(cotangent.dtype)),
-)  # fmt: skip
+)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -164,10 +178,12 @@ def value(given: Tensor, request: Request) -> tuple[Tensor, Answer]:
 
 
 def adjacency(given: Tensor, request: Request) -> Tensor:
+    """Share of draws with each edge, (..., n, n)."""
     return expected_adjacency(given, request._replace(draws=on_device(request.draws, given.device)))[0]
 
 
 def connectivity(given: Tensor, request: Request) -> Tensor:
+    """Share of draws with each pair in one tree, (..., n, n)."""
     return expected_connectivity(given, request._replace(draws=on_device(request.draws, given.device)))[0]
 
 

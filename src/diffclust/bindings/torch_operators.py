@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffclust.noise import Draws
+from diffclust.noise import KINDS, Draws
 from diffclust.solvers.base import Request
 
 
@@ -43,6 +43,11 @@ REQUEST = (
 def pack(request: Request) -> tuple[Any, ...]:
     """The arguments of :data:`REQUEST`. Seed and first draw are scalar tensors already."""
     similarity, n_clusters, labels, relation, draws, *settings = request
+    if not isinstance(draws.noise, str):
+        raise NotImplementedError(
+            f"diffclust: noise={draws.noise!r} is made on the host, which torch.compile, torch.export and torch.func "
+            f"cannot trace. Use one of {KINDS}, or call this function where nothing traces it."
+        )
     if not isinstance(n_clusters, Tensor):
         n_clusters = torch.full(similarity.shape[:1], n_clusters, dtype=torch.int64, device=similarity.device)
     return similarity, n_clusters, labels, relation, draws.seed, draws.first, *settings, *draws[2:]
@@ -62,6 +67,9 @@ def define(name: str, arguments: str, results: str, function: Callable[..., Any]
     """A custom operator ``diffclust::name`` with a rule for ``vmap``; ``fake`` gives empty results of the right shape.
 
     Every tensor but the seed and the number of the first draw has a leading dimension of problems.
+
+    Returns:
+        The operator.
     """
     operator = torch.library.custom_op(
         f"diffclust::{name}", function, mutates_args=(), schema=f"({arguments}) -> {results}"
@@ -94,6 +102,7 @@ class Operator:
 
     Args:
         name: of the custom operator.
+        n_outputs: number of results.
         function: request → (result, others...), tensors that lead with the problems. The result is differentiable.
             Others may be None.
         fake: the same, with empty tensors, also in place of None.
@@ -136,6 +145,7 @@ class Operator:
         return result.reshape(given.shape[:-2] + result.shape[1:]), *rest
 
     def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the backward pass needs."""
         request = unpack(inputs)
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
@@ -143,6 +153,7 @@ class Operator:
         ctx.draws = request.draws._replace(seed=None, first=None)
 
     def backward(self, ctx: Any, cotangent: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        """The gradient of the similarity; the other arguments have none."""
         similarity, *kept = ctx.saved_tensors
         gradient = None
         if cotangent is not None:
@@ -231,9 +242,12 @@ AOTAutograd refuses to differentiate a backward pass in an input that this has k
 """
 
 final_gradient = define(
-    "final_gradient", "Tensor gradient, Tensor similarity", "Tensor", lambda gradient, _: gradient.clone(),
+    "final_gradient",
+    "Tensor gradient, Tensor similarity",
+    "Tensor",
+    lambda gradient, _: gradient.clone(),
     lambda gradient, _: torch.empty_like(gradient),
-)  # fmt: skip
+)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

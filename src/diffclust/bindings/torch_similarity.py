@@ -53,6 +53,9 @@ class _StandardizedDistances(torch.autograd.Function):
         """dx_i = Σ_j W_ij (x_j - x_i) with W = (G - mean(G) - s mean(G ∘ s)) / std(h), G the cotangent + its transpose.
 
         W is symmetric, so these sum to zero and need no centring.
+
+        Returns:
+            The gradient of the embeddings.
         """
         embeddings, x, s, deviation = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the gradient is to be differentiated

@@ -11,13 +11,15 @@ import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 from diffclust.frameworks import device_of, framework_of
+from diffclust.noise import Noise
 from diffclust.solvers.base import Answer, Request, Solver
 
 if TYPE_CHECKING:  # so that mypy compares every solver with the contract
-    from diffclust.solvers import cpu, cuda, reference, xla
+    from diffclust.solvers import cpu, cuda, reference, sampled, xla
     from diffclust.solvers.cpu import tensors
+    from diffclust.solvers.xla import host
 
-    _SOLVERS: tuple[Solver, ...] = (reference, cpu, tensors, cuda, xla)
+    _SOLVERS: tuple[Solver, ...] = (reference, cpu, sampled, tensors, cuda, xla, host)
 
 __all__ = ["Answer", "Request", "Solver", "solver_for"]
 
@@ -28,14 +30,35 @@ TABLE = {
     ("jax", "cpu"): "diffclust.solvers.xla",
     ("jax", "gpu"): "diffclust.solvers.xla",
 }
+ANY_NOISE = {  # on the host, whatever the device
+    "numpy": "diffclust.solvers.sampled",
+    "torch": "diffclust.solvers.cpu.tensors",
+    "jax": "diffclust.solvers.xla.host",
+}
 
 
-def solver_for(array: Any) -> Solver:
-    """The solver that runs on this array, e.g. ``solver_for(x).__name__ == "diffclust.solvers.cpu"``.
+def solver_for(array: Any, noise: str | Noise = "normal") -> Solver:
+    """The solver that runs on this array.
 
     Torch tensors on a device that is not in the table, such as "mps", get that of the CPU, and the user a warning.
+
+    Args:
+        array: a similarity, of NumPy, torch or JAX.
+        noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`, which may have no kernel.
+
+    Returns:
+        A module with the functions of :class:`Solver`.
+
+    Raises:
+        TypeError: there is no solver for such arrays.
+
+    Example:
+        >>> solver_for([[0.0]]).__name__
+        'diffclust.solvers.cpu'
     """
-    return _load(framework_of(array), device_of(array))
+    if isinstance(noise, str):
+        return _load(framework_of(array), device_of(array))
+    return cast(Solver, importlib.import_module(ANY_NOISE[framework_of(array)]))
 
 
 @functools.cache  # so that a device without a solver is warned about once

@@ -11,8 +11,9 @@ each draw. The solves are (free, constrained), or one of them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from diffclust._typing import Array, Integers
 from diffclust.noise import Draws
 
 
@@ -39,10 +40,10 @@ class Request(NamedTuple):
             "forests": values, edges in order, and labels of every draw.
     """
 
-    similarity: Any
-    n_clusters: Any
-    labels: Any = None
-    relation: Any = None
+    similarity: Array
+    n_clusters: Integers
+    labels: Array = None
+    relation: Array = None
     draws: Draws = Draws()
     must_link_first: bool = True
     free: bool = True
@@ -52,10 +53,12 @@ class Request(NamedTuple):
 
     @property
     def is_constrained(self) -> bool:
+        """Whether there are labels or a relation."""
         return self.labels is not None or self.relation is not None
 
     @property
     def n_solves(self) -> int:
+        """Forests of each draw: 2 for free and constrained ones."""
         return 2 if self.free and self.is_constrained else 1
 
 
@@ -73,14 +76,14 @@ class Answer(NamedTuple):
         labels: (problems, solves, draws, n) int32, the tree of each point; trees are numbered by their smallest point.
     """
 
-    mean: Any
-    adjacency: Any = None
-    values: Any = None
-    edges: Any = None
-    labels: Any = None
+    mean: Array
+    adjacency: Array = None
+    values: Array = None
+    edges: Array = None
+    labels: Array = None
 
     @property
-    def n_edges(self) -> Any:
+    def n_edges(self) -> Array:
         """(problems, solves, draws) number of edges of every forest."""
         return (self.edges[..., 0] >= 0).sum(-1)
 
@@ -92,26 +95,26 @@ class Solver(Protocol):
         """Solve all problems and draws."""
         ...
 
-    def adjacency_counts(self, edges: Any, n: int) -> Any:
+    def adjacency_counts(self, edges: Array, n: int) -> Array:
         """(problems, n, n) int32 number of draws that have the edge, from edges (problems, solves, draws, n - 1, 2).
 
         Of two solves, the number in the first less the number in the second.
         """
         ...
 
-    def connectivity_counts(self, labels: Any) -> Any:
+    def connectivity_counts(self, labels: Array) -> Array:
         """(problems, n, n) int32 number of draws in which i and j share a tree, from labels (problems, draws, n)."""
         ...
 
-    def adjacency_products(self, cotangent: Any, edges: Any) -> Any:
+    def adjacency_products(self, cotangent: Array, edges: Array) -> Array:
         """(problems, draws) products ⟨cotangent, A⟩, from (problems, n, n) and edges (problems, draws, n - 1, 2)."""
         ...
 
-    def connectivity_products(self, cotangent: Any, labels: Any) -> Any:
+    def connectivity_products(self, cotangent: Array, labels: Array) -> Array:
         """(problems, draws) products ⟨cotangent, M⟩, from (problems, n, n) and labels (problems, draws, n)."""
         ...
 
-    def noise_sum(self, weights: Any, n: int, draws: Draws) -> Any:
+    def noise_sum(self, weights: Array, n: int, draws: Draws) -> Array:
         """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
 
         The score is minus the derivative of the log-density, and 0 on the diagonal. Of ``draws``, ``n_draws`` and

@@ -35,16 +35,23 @@ def kruskal(
     relation: Sequence[Sequence[int]] | None = None,
     must_link_first: bool = True,
 ) -> list[Edge]:
-    """Edges of the (constrained) greedy forest, by decreasing similarity.
-
-    ``relation[i][j]`` is 1 (same cluster), 0 (different clusters) or -1 (unknown), transitively closed; None when
-    nothing is known. Fewer edges than ``n - n_clusters`` come back where the greedy got stuck above ``n_clusters``
-    trees.
+    """The (constrained) greedy forest.
 
     Two partitions are kept. ``tree[i]`` is the tree of point i so far. ``block[i]`` is what i's cluster must at least
     become: trees that must-links will still join are one block already. An edge between two trees of one block is
     always welcome. An edge between two blocks joins the blocks, so it is forbidden if some pair across them must stay
     apart, or if only ``n_clusters`` blocks are left.
+
+    Args:
+        similarity: n rows of n numbers, symmetric.
+        n_clusters: k.
+        relation: ``relation[i][j]`` is 1 (same cluster), 0 (different clusters) or -1 (unknown), transitively closed;
+            None when nothing is known.
+        must_link_first: which greedy.
+
+    Returns:
+        Edges by decreasing similarity, fewer than ``n - n_clusters`` where the greedy got stuck above ``n_clusters``
+        trees.
     """
     n = len(similarity)
     tree = [{i} for i in range(n)]
@@ -99,7 +106,7 @@ def solve(request: Request) -> Answer:
     elif request.if_infeasible == "raise":
         check_bounds(int(clusters.min()), int(clusters.max()), n)
     # The product is rounded to float32, then added in the similarity's precision.
-    scaled = np.float32(draws.epsilon) * _noise(draws, draws.n_draws, n)
+    scaled = np.float32(draws.epsilon) * definition.matrices(draws, n)
     is_broken = np.isnan(similarity).any((1, 2))
     values[is_broken] = np.nan
     for p in np.flatnonzero(~is_broken).tolist():
@@ -131,15 +138,6 @@ def _relations(request: Request, problem: int) -> list[list[list[int]] | None]:
     return [None, *constrained] if request.free or not constrained else constrained
 
 
-def _noise(draws: Draws, n_draws: int, n: int) -> NDArray[np.float32]:
-    """(draws, n, n) noise; antithetic draws 2b and 2b + 1 are plain draw b and its mirror image."""
-    if not draws.antithetic:
-        return definition.sample(draws.seed, n_draws, n, draws.noise, first_draw=draws.first)
-    numbers = np.arange(draws.first, draws.first + n_draws)
-    pairs = definition.sample(draws.seed, n_draws // 2 + 1, n, draws.noise, first_draw=draws.first // 2)
-    return pairs[numbers // 2 - draws.first // 2] * np.where(numbers % 2, -1, 1).astype(np.float32)[:, None, None]
-
-
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return (values[:, 0] if values.shape[1] == 1 else np.maximum(values[:, 0] - values[:, 1], 0)).mean(-1)
 
@@ -158,23 +156,27 @@ def _connectivity(labels: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 
 def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
     counts = _adjacency(edges, n).sum(2, dtype=np.int32)
     return counts[:, 0] if edges.shape[1] == 1 else counts[:, 0] - counts[:, 1]
 
 
 def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
     return _connectivity(labels).sum(1, dtype=np.int32)
 
 
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[Any]:
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
     return (cotangent[:, None] * _adjacency(edges, cotangent.shape[-1])).sum((-1, -2))
 
 
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[Any]:
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
     return (cotangent[:, None] * _connectivity(labels)).sum((-1, -2))
 
 
 def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:
-    z = _noise(draws, weights.shape[1], n).astype(np.float64)
-    score = z if draws.noise == "normal" else np.where(np.eye(n), 0, 1 - np.exp(-z))
-    return np.einsum("pb,bij->pij", weights, score)
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
+    scores = definition.scores(draws._replace(n_draws=weights.shape[1]), n)
+    return np.einsum("pb,bij->pij", weights, scores)

@@ -19,7 +19,7 @@ from diffclust.similarity import symmetrise
 from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
-from diffclust.solvers.cpu.noise import BLOCKS, PAD, copy_ordered, ordered, perturb
+from diffclust.solvers.cpu.philox import BLOCKS, PAD, copy_ordered, ordered, perturb
 from diffclust.solvers.cpu.sums import (
     adjacency_counts,
     adjacency_products,
@@ -150,7 +150,7 @@ def solve(request: Request) -> Answer:
         np.empty((0, 0), np.int64) if labels is None else plain(labels, np.int64),
         np.empty((0, 0, 0), np.int8) if relation is None else plain(relation, np.int8),
         form, request.must_link_first, free, complete, key_0, key_1, np.uint64(int(draws.first) % 2**64),
-        draws.antithetic, np.float32(draws.epsilon), noise_definition.KINDS.index(draws.noise),
+        draws.antithetic, np.float32(draws.epsilon), noise_definition.kernel_of(draws.noise),
     )  # fmt: skip
     in_threads(
         lambda start, stop: _solve_items(*arguments, start, stop, edges, trees, values), n_problems * draws.n_draws

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from diffclust import noise as noise_definition
 from diffclust.noise import Draws
 from diffclust.solvers.compiled import jit
-from diffclust.solvers.cpu.noise import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
+from diffclust.solvers.cpu.philox import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
 from diffclust.solvers.cpu.threads import in_threads, plain
 
 
@@ -161,7 +161,7 @@ def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64
     key_0, key_1 = noise_definition.split_seed(draws.seed)
     arguments = (
         np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(int(draws.first) % 2**64), draws.antithetic,
-        noise_definition.KINDS.index(draws.noise),
+        noise_definition.kernel_of(draws.noise),
     )  # fmt: skip
     # Row r of the triangle of blocks is short when r is large: thread t gets the rows between these shares of it.
     half = (n + 1) // 2

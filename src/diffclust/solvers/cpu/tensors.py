@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from diffclust.frameworks import to_numpy
-from diffclust.noise import Draws
-from diffclust.solvers import cpu
+from diffclust.frameworks import is_captured, to_numpy
+from diffclust.noise import KINDS, Draws
+from diffclust.solvers import cpu, sampled
 from diffclust.solvers.base import Answer, Request
 
 __all__ = [
@@ -37,9 +37,18 @@ def _counter(draws: Draws) -> Draws:
     return draws._replace(seed=int(draws.seed), first=int(draws.first))
 
 
+def _solver(draws: Draws, tensor: Tensor) -> Any:
+    """That of the CPU, or the one for noise that has no kernel."""
+    if is_captured(tensor):
+        raise RuntimeError(
+            f"The host makes the noise {draws.noise!r}, which a captured CUDA graph cannot hold. Use one of {KINDS}."
+        )
+    return cpu if isinstance(draws.noise, str) else sampled
+
+
 def solve(request: Request) -> Answer:
-    arrays = (_on_host(each) for each in request[:4])
-    answer = cpu.solve(Request._make((*arrays, _counter(request.draws), *request[5:])))
+    solver, arrays = _solver(request.draws, request.similarity), (_on_host(each) for each in request[:4])
+    answer = solver.solve(Request._make((*arrays, _counter(request.draws), *request[5:])))
     return Answer(*(None if each is None else _like(each, request.similarity) for each in answer))
 
 
@@ -60,4 +69,4 @@ def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
 
 
 def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
-    return _like(cpu.noise_sum(to_numpy(weights), n, _counter(draws)), weights)
+    return _like(_solver(draws, weights).noise_sum(to_numpy(weights), n, _counter(draws)), weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diffclust.solvers.compiled import jit
-from diffclust.solvers.cpu.noise import number
+from diffclust.solvers.cpu.philox import number
 from diffclust.solvers.tree import number_trees
 
 

@@ -21,7 +21,7 @@ latency of a round. Memory is O(draws * n) beside the similarity. Nothing here w
 
 The noise is that of :mod:`diffclust.noise` to the last bit, so kernels run with ``enable_fp_fusion=False``.
 
-The way of a draw: ``noise.py`` makes rows of the perturbed similarity, ``keys.py`` their keys, ``trees.py`` the tree,
+The way of a draw: ``philox.py`` makes rows of the perturbed similarity, ``keys.py`` their keys, ``trees.py`` the tree,
 ``forests.py`` what is returned of it; ``ready.py`` and ``closures.py`` stand before them, ``sums.py`` behind.
 ``small.py`` is all of that in one launch.
 """
@@ -73,7 +73,7 @@ def solve(request: Request) -> Answer:
     """
     similarity, k, draws = request.similarity, request.n_clusters, request.draws
     _check_size(similarity.shape[-1])
-    definition.check_kind(draws.noise)
+    definition.kernel_of(draws.noise)
     if request.detail == "mean" and _fits_one_launch(request):
         return Answer(*mean_in_one_launch(similarity, k, request.labels, *draws, with_adjacency=request.adjacency))
     if isinstance(k, int):

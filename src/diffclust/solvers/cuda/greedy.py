@@ -8,7 +8,7 @@ import triton.language as tl
 from diffclust.solvers.cuda.closures import has_closures
 from diffclust.solvers.cuda.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
 from diffclust.solvers.cuda.keys import ends_of, key_of
-from diffclust.solvers.cuda.noise import draw_words, weight_row
+from diffclust.solvers.cuda.philox import draw_words, weight_row
 
 
 @triton.jit

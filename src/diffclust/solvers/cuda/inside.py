@@ -12,7 +12,7 @@ from diffclust.solvers.cuda.closures import has_closures
 from diffclust.solvers.cuda.forests import rank_of
 from diffclust.solvers.cuda.keys import IN_TREE, ends_of, key_of, largest_key, updated, weight_of
 from diffclust.solvers.cuda.launches import launch
-from diffclust.solvers.cuda.noise import draw_words, weight_pairs
+from diffclust.solvers.cuda.philox import draw_words, weight_pairs
 from diffclust.solvers.cuda.trees import warps_for, write_forest
 
 PARTS = 16  # programs that share the blocks of a draw

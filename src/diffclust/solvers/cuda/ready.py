@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from diffclust.solvers.cuda.launches import device_of, launch
-from diffclust.solvers.cuda.noise import mean_of_two
+from diffclust.solvers.cuda.philox import mean_of_two
 
 
 @triton.jit

@@ -11,10 +11,11 @@ import triton
 import triton.language as tl
 
 from diffclust.frameworks import is_captured
+from diffclust.noise import Noise
 from diffclust.solvers.cuda.forests import add_to_counts, value_of
 from diffclust.solvers.cuda.keys import ends_of
 from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of
-from diffclust.solvers.cuda.noise import draw_words
+from diffclust.solvers.cuda.philox import draw_words
 from diffclust.solvers.cuda.ready import clamp
 from diffclust.solvers.cuda.sums import mean_of_draws
 from diffclust.solvers.cuda.trees import forest_of_tree, grow_tree, warps_for
@@ -97,7 +98,7 @@ def mean_in_one_launch(
     first_draw: torch.Tensor | int,
     n_draws: int,
     epsilon: float,
-    noise: str = "normal",
+    noise: str | Noise = "normal",
     antithetic: bool = False,
     with_adjacency: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

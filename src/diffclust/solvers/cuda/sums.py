@@ -10,7 +10,7 @@ from diffclust import noise as definition
 from diffclust.noise import Draws
 from diffclust.solvers.cuda.forests import add_to_counts
 from diffclust.solvers.cuda.launches import device_of, launch
-from diffclust.solvers.cuda.noise import draw_words, noise_of_block, philox
+from diffclust.solvers.cuda.philox import draw_words, noise_of_block, philox
 
 
 def _by_problem(tensor: torch.Tensor) -> torch.Tensor:
@@ -227,7 +227,7 @@ def noise_sum(weights: torch.Tensor, n: int, draws: Draws) -> torch.Tensor:
     The score, minus the derivative of the log-density, is z for normal noise and 1 - exp(-z) for Gumbel noise; on the
     diagonal it is 0.
     """
-    definition.check_kind(draws.noise)
+    definition.kernel_of(draws.noise)
     n_problems, n_draws = weights.shape
     result = weights.new_empty((n_problems, n, n), dtype=torch.float32)
     if result.numel():

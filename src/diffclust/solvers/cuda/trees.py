@@ -26,7 +26,7 @@ from diffclust.solvers.cuda.keys import (
     with_block_tier,
     with_tier,
 )
-from diffclust.solvers.cuda.noise import draw_words, weight_row
+from diffclust.solvers.cuda.philox import draw_words, weight_row
 
 LARGEST_JUMPS = tl.constexpr(14)  # an index has 14 bits: 2 ** 14 points are reached
 

@@ -12,12 +12,12 @@ tree grows inside these blocks. Constraints of another form, and with must-links
 into pieces, go through ``greedy.agglomerate``, the greedy itself.
 
 The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fuse a multiplication and an addition into
-one operation that rounds once; ``noise.rounded`` stands between the two where that would change a bit.
+one operation that rounds once; ``philox.rounded`` stands between the two where that would change a bit.
 
 All functions are pure functions of arrays with a leading dimension of problems. Seeds and numbers of draws have 64
 bits, more than JAX's integers have by default: they are pairs of words, see ``calls.as_words``.
 
-The way of a draw: ``noise.py`` makes its noise, ``weights.py`` the ordered weights, ``trees.py`` spanning trees of
+The way of a draw: ``philox.py`` makes its noise, ``weights.py`` the ordered weights, ``trees.py`` spanning trees of
 them, ``forests.py`` forests and what is returned of them; ``chunks.py`` goes over the draws, ``sums.py`` stands behind.
 """
 
@@ -33,6 +33,7 @@ try:
 except ImportError as error:
     raise ImportError("The JAX solver needs JAX: pip install 'diffclust[jax]'.") from error
 
+from diffclust.noise import kernel_of
 from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.xla.calls import Arrays, split
 from diffclust.solvers.xla.chunks import over_chunks
@@ -74,6 +75,7 @@ def solve(request: Request) -> Answer:
     every problem, (rows, 1). A compiled program raises nothing: whether k is reached is the caller's to check.
     """
     _check_size(request.similarity)
+    kernel_of(request.draws.noise)
     settings, arrays = split(request)
     each, counts = find(settings, arrays)
     mean, adjacency = mean_values(each["values"]).astype(arrays.similarity.dtype), None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from diffclust.solvers.xla.calls import varying
-from diffclust.solvers.xla.noise import pair_of_cell
+from diffclust.solvers.xla.philox import pair_of_cell
 from diffclust.solvers.xla.trees import Tree, take
 from diffclust.solvers.xla.weights import lowest_of
 

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from diffclust.noise import Draws
+from diffclust.noise import Draws, kernel_of
 from diffclust.solvers.xla.calls import words_of
 from diffclust.solvers.xla.chunks import over_chunks
-from diffclust.solvers.xla.noise import make_noise, opaque_zero
+from diffclust.solvers.xla.philox import make_noise, opaque_zero
 from diffclust.solvers.xla.trees import put, take
 
 
@@ -85,6 +85,7 @@ def noise_sum(weights: Array, n: int, draws: Draws) -> Array:
 
     The score is minus the derivative of the log-density: z for normal noise, 1 - exp(-z) for Gumbel noise.
     """
+    kernel_of(draws.noise)
     return _noise_sum(weights, n, words_of(draws), draws.noise, draws.antithetic)
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from diffclust.solvers.xla.noise import bits_of, make_noise, opaque_zero, rounded
+from diffclust.noise import Noise
+from diffclust.solvers.xla.philox import bits_of, make_noise, opaque_zero, rounded
 
 
 def _flip(bits: Array) -> Array:
@@ -33,7 +34,7 @@ def lowest_of(dtype: Any) -> Any:
 
 
 def perturbed_weights(
-    similarity: Array, words: Array, epsilon: Any, position: Array, noise: str, antithetic: bool
+    similarity: Array, words: Array, epsilon: Any, position: Array, noise: str | Noise, antithetic: bool
 ) -> Array:  # fmt: skip
     """(problems, draws, n, n) ordered similarity + epsilon * noise, symmetric, no edges on the diagonal."""
     n = similarity.shape[-1]

@@ -132,7 +132,9 @@ def _draw_words(words: Any, position: Any, antithetic: bool) -> tuple[Array, Arr
     return (low >> 1) | (high << 31), high >> 1, sign
 
 
-def make_noise(words: Any, position: Any, n: int, noise: str, antithetic: bool, zero: Any) -> tuple[Array, Array]:
+def make_noise(
+    words: Any, position: Any, n: int, noise: str | definition.Noise, antithetic: bool, zero: Any
+) -> tuple[Array, Array]:
     """Noise (counters, draws, n, n), without its sign and anything on the diagonal; and the sign (counters, draws).
 
     Made for the upper triangle of 2 x 2 blocks, row after row, then spread by an index.
