@@ -410,7 +410,7 @@ def test_a_run_that_failed_anywhere_goes_on_to_the_same_result(stop, tmp_path, m
                     raise OSError(errno.ENOSPC, "No space left on device", str(path))
                 write(path, content)
 
-            patched.setattr(training.callbacks, "write_atomically", only_one)
+            patched.setattr(training.checkpoints, "write_atomically", only_one)
         elif stop == "embed":
             patched.setattr(training, "embed", _fail)
         else:
