@@ -51,7 +51,7 @@ def fit(
         y: integer labels (n,), -1 where unknown; or labels and pairs, as :class:`diffclust.Knowledge`.
         validation: rows and labels to validate on, in batches of ``config.batch_size``, in place of a share of y.
         folder: where ``last.ckpt``, ``best.ckpt`` (with validation) and the log go; None writes nothing.
-        resume: a checkpoint to go on from, with the same config and data; ``config.n_steps`` may have grown.
+        resume: a checkpoint to continue from, with the same config and data; ``config.n_steps`` may have grown.
         callbacks: more callbacks for Lightning's Trainer.
         progress: show a progress bar.
         logger: a logger of Lightning. None is TensorBoard (CSV where it is not installed) with a folder, and no logger
@@ -68,8 +68,8 @@ def fit(
 
     On several ranks (``config.devices``, ``config.num_nodes``) every process calls this with the same arguments and
     gets the module; Lightning starts the processes of a node by running the script again, or torchrun or srun do. The
-    first rank writes; ``folder`` must be on a disk that all nodes share. The checkpoint to go on from may be of another
-    number of ranks.
+    first rank writes; ``folder`` must be on a disk that all nodes share. A run may be resumed on another number of
+    ranks.
 
     >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
