@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 import diffclust
 from diffclust.messages import exit_with_message, fail
 from diffclust.metrics import SCORES
+from diffclust.partition import CUTS
 from diffclust.tables import Table, check_columns, listed, read_pairs, read_table
 
 app = typer.Typer(
@@ -85,8 +86,8 @@ LABELS = "A column of the table, or a file with a label for each row. Blank or -
 MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
 CUT = (
-    "How clusters are cut out of the embedding: forest, 'robust forest', k-means, spectral, or auto: the one that best "
-    "finds hidden labels again."
+    f"How clusters are cut out of the embedding: {', '.join(repr(name) if ' ' in name else name for name in CUTS)}, "
+    "or auto: the one that best finds hidden labels again."
 )
 HOLDOUT = "Share of the labels that is kept back, to score the result by."
 BACKBONE = "The network: linear, mlp, residual, cnn, or your own as package.module:attribute." + _default(
