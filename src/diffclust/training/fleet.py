@@ -163,7 +163,8 @@ class Fleet(pl.LightningModule):
     def __init__(self, members: Sequence[ForestModule], data: Sequence[ForestData]) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.members = nn.ModuleList(members)
+        self.members = nn.ModuleList(members)  # registers them
+        self.networks = list(members)  # the same, as ForestModule for the type checker
         self.data = list(data)
         self.config: TrainingConfig = members[0].config
         self.n_steps = max(data.config.n_steps for data in self.data)
@@ -175,7 +176,7 @@ class Fleet(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         on_gpu = self.device.type == "cuda"
-        return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.members]  # type: ignore[operator]
+        return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.networks]
 
     def on_train_start(self) -> None:
         """Puts everything that a step reads or writes on the device, at addresses that a graph can use again."""
@@ -192,14 +193,14 @@ class Fleet(pl.LightningModule):
 
         configs = [data.config for data in self.data]
         self._rates = [of_steps(lambda step, c=c: c.learning_rate * c.rate(step)) for c in configs]  # type: ignore[misc]
-        has_scale = [member.loss.noise_scale is not None for member in self.members]  # type: ignore[union-attr]
+        has_scale = [member.loss.noise_scale is not None for member in self.networks]
         self._scales = [of_steps(c.noise_scale) if has else None for c, has in zip(configs, has_scale, strict=True)]
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])
         self._block: list[tuple[Tensor, Tensor | None]] = []
         self._until_capture = WARM_UP
-        self._streams = [torch.cuda.Stream() for _ in self.members] if device.type == "cuda" else []
+        self._streams = [torch.cuda.Stream() for _ in self.networks] if device.type == "cuda" else []
 
     def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
         n_steps, before = len(block[0][0]), self._active()
@@ -280,8 +281,7 @@ class Fleet(pl.LightningModule):
 
     def _step_of(self, i: int) -> None:
         """One step of one network. Nothing is read on the host, so that a graph can hold it."""
-        member: ForestModule = self.members[i]  # type: ignore[assignment]
-        optimizer, (rows, moves) = self._optimizers[i], self._block[i]
+        member, optimizer, (rows, moves) = self.networks[i], self._optimizers[i], self._block[i]
         rows = rows.index_select(0, self._in_block)[0]
         moves = None if moves is None else moves.index_select(0, self._in_block)[0]
         x, known = self.data[i].take("training", rows, moves)
@@ -311,7 +311,7 @@ class Fleet(pl.LightningModule):
 
     def _check_losses(self, trained: list[int]) -> None:
         for i in trained:
-            loss = self.members[i].losses[self.done - 1]  # type: ignore[index]
+            loss = self.networks[i].losses[self.done - 1]
             check_finite(loss, self.done, self.data[i].config, f"The loss of network {i}")
 
     # -------------------------------------------------------------------------------------------------- validation
@@ -320,8 +320,7 @@ class Fleet(pl.LightningModule):
     def _validate(self, trained: list[int]) -> None:
         """Measures each network that is due for a validation, and keeps its best weights."""
         for i in trained:
-            member: ForestModule = self.members[i]  # type: ignore[assignment]
-            config = member.config
+            member, config = self.networks[i], self.networks[i].config
             if self.done % min(config.validate_every, config.n_steps):
                 continue  # the block ended because another network is done
             measured = self._measure(member, self.data[i])
@@ -330,8 +329,7 @@ class Fleet(pl.LightningModule):
 
     def _remember(self, i: int, value: float) -> None:
         """Updates best weights and patience by the rules of Lightning's ModelCheckpoint and EarlyStopping."""
-        member: ForestModule = self.members[i]  # type: ignore[assignment]
-        best, patience = self.best[i], member.config.patience
+        member, best, patience = self.networks[i], self.best[i], self.networks[i].config.patience
         maximised = MONITORS[member.config.monitor] == "max"
         if best["value"] is None or (value > best["value"] if maximised else value < best["value"]):
             state = {name: tensor.clone() for name, tensor in member.state_dict().items() if name != "losses"}
@@ -360,23 +358,21 @@ class Fleet(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------- checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["validations"] = [member.validations for member in self.members]
+        checkpoint["validations"] = [member.validations for member in self.networks]
         checkpoint["done"], checkpoint["best"] = self.done, self.best
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.done, self.best = checkpoint["done"], checkpoint["best"]
-        for member, validations in zip(self.members, checkpoint["validations"], strict=True):
-            member.validations = list(validations)  # type: ignore[assignment]
+        for member, validations in zip(self.networks, checkpoint["validations"], strict=True):
+            member.validations = list(validations)
 
     def finish(self) -> list[ForestModule]:
         """The networks on the CPU. Those with patience have their best weights."""
         self._graph = None
-        finished = []
-        for best, each in zip(self.best, self.members, strict=True):
-            member: ForestModule = each  # type: ignore[assignment]
+        for best, member in zip(self.best, self.networks, strict=True):
             if member.config.patience is not None:
                 member.load_state_dict(best["state"], strict=False)
             for parameter in member.parameters():
                 parameter.grad = None  # it may be in the memory of the graph
-            finished.append(member.cpu().eval())
-        return finished
+            member.cpu().eval()
+        return self.networks
