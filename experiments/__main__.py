@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from diffclust.cli import exit_with_message
-from experiments import denoising, images, toy  # noqa: F401, they enter their recipes
+from diffclust.messages import exit_with_message
+from experiments import denoising, images, toy  # noqa: F401, they register their recipes
 from experiments.recipes import NUMBERS, RECIPES, Recipe, change, layout, owners, reproduce
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-with_message = functools.partial(exit_with_message, translate=str)  # settings have the names of Python here
+with_message = functools.partial(exit_with_message, translate=str)  # settings have their Python names here
 HELP = {"help_option_names": ["-h", "--help"]}
 
 

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# name → (name at OpenML, images for training, shape of an image)
+from diffclust.files import write_atomically
+
+# name → (name at OpenML, number of training images, shape of an image)
 DATASETS = {
     "mnist": ("mnist_784", 60_000, (28, 28)),
     "fashion_mnist": ("Fashion-MNIST", 60_000, (28, 28)),
@@ -55,15 +57,12 @@ def _download(name: str, path: Path) -> None:
         images = images.transpose(0, 2, 3, 1)
     labels = y.astype(np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial.npz")
-    np.savez_compressed(
-        temporary, x_train=images[:n_train], y_train=labels[:n_train], x_test=images[n_train:], y_test=labels[n_train:]
-    )
-    temporary.replace(path)
+    arrays = Images(images[:n_train], labels[:n_train], images[n_train:], labels[n_train:])
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays._asdict()))
 
 
 def _digits() -> Images:
-    """The digits of scikit-learn, 8 x 8, with which recipes are tried out."""
+    """The digits of scikit-learn, 8 x 8 pixels, for recipes that run in seconds."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -72,7 +71,7 @@ def _digits() -> Images:
 
 
 class Parts(NamedTuple):
-    """(images, labels) of each part."""
+    """The parts of a data set, (images, labels) each."""
 
     training: tuple[NDArray[np.uint8], NDArray[np.int64]]
     probe: tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -81,8 +80,10 @@ class Parts(NamedTuple):
 
 
 def split(images: Images, n_probe: int, validate: bool, seed: int = 0) -> Parts:
-    """As in the paper: of the training images ``n_probe``, balanced, are held out for the linear probe, and the second
-    half of the test images is for validation. Without validation all of them are for the test.
+    """The parts that the paper uses.
+
+    ``n_probe`` of the training images, equally many of each class, are held out for the linear probe. The second half
+    of the test images is for validation. Without validation all test images are for the test.
     """
     x, y = images.x_train, images.y_train
     rng = np.random.default_rng([seed, 17])
@@ -103,14 +104,15 @@ def choose_labels(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Labels with -1 for unknown, and the classes that are never labelled.
 
-    ``withheld`` classes, these or so many chosen by the seed, have no labels; of the others ``n_labels`` in all are
-    known, as balanced as possible, or every one if ``n_labels`` is None.
+    Args:
+        n_labels: number of known labels, about equally many of each class that is labelled; None is all.
+        withheld: classes that have no labels, or how many of them the seed chooses.
     """
     n_hidden = withheld if isinstance(withheld, int) else len(withheld)
     rng = np.random.default_rng([seed, n_hidden])
     classes = np.unique(y)
     hidden = np.sort(rng.choice(classes, n_hidden, replace=False))
-    if not isinstance(withheld, int):  # after the draw, so that the labels below are the same either way
+    if not isinstance(withheld, int):  # after the draw, so that the labels below do not depend on which classes
         hidden = np.sort(np.asarray(withheld, np.int64))
     seen = np.setdiff1d(classes, hidden)
     known = np.full(len(y), -1, np.int64)

@@ -123,7 +123,7 @@ class Denoising(Recipe):
 
 
 def _summary(width: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    # Zero is reached when the error is zero and stays so; a run that ends above has no such batch.
+    # The first batch with error 0, and the one after which it stays 0. A run that ends above 0 has no such batch.
     reached = [next((b for b, e in enumerate(run["errors"]) if e == 0), None) for run in runs]
     stays = [max((b + 1 for b, e in enumerate(run["errors"]) if e > 0), default=0) for run in runs]
     return {

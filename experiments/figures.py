@@ -1,4 +1,4 @@
-"""The figures of the experiments, as PNG files. Colours are those of Okabe and Ito, which the colour-blind can tell."""
+"""The figures of the experiments, as PNG files. Colours are those of Okabe and Ito, for the colour-blind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAP_POINTS = 3000  # t-SNE of more takes long and shows no more
 
 
 def save(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """With a palette of 128 colours, which is a third of the size and looks the same."""
+    """Writes a PNG with a palette of 128 colours: a third of the size, and it looks the same."""
     drawn, packed = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)
     Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(packed, format="png", optimize=True)
@@ -56,7 +56,7 @@ def clusters_figure(
 
 
 def _colours(x: NDArray[Any], clusters: NDArray[Any]) -> list[str]:
-    """By place, from left to right, so that clusters at the same place look the same in all panels."""
+    """Colours by position from left to right, so that clusters at the same place look the same in all panels."""
     names, number = np.unique(clusters, return_inverse=True)
     rank = np.argsort(np.argsort([x[clusters == name, 0].mean() for name in names]))
     return [COLOURS[rank[each] % len(COLOURS)] for each in number]

@@ -1,7 +1,7 @@
-"""The experiments on images: a network for every cell of (labels, withheld classes, method, seed).
+"""The experiments on images: one network for every cell of (labels, withheld classes, method, seed).
 
-Cells are trained side by side, ``side_by_side`` at a time, and scored in other processes meanwhile. A finished cell has
-a file of its own, and training writes checkpoints, so an interrupted run goes on where it was.
+``side_by_side`` cells are trained at a time, and scored in other processes meanwhile. Each finished cell has a file of
+its own, and training writes checkpoints, so an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PAPER = TrainingConfig(
 
 @dataclasses.dataclass(frozen=True)
 class ImageRecipe(Recipe):
-    """Networks trained through the clustering, and with cross-entropy, on all, some and no labels of a class."""
+    """Networks trained through the clustering, or with cross-entropy, where some classes have few or no labels."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     images: str = "mnist"
@@ -101,12 +101,12 @@ class ImageRecipe(Recipe):
     # ------------------------------------------------------------------------------------------------------- cells
 
     def cells(self) -> list[Cell]:
-        """Seed by seed, so that an interrupted run has whole seeds."""
+        """All cells, seed by seed, so that an interrupted run has finished whole seeds."""
         order = itertools.product(self.seeds, self.methods, self.n_labels, self.withheld)
         return [Cell(n_labels, withheld, method, seed) for seed, method, n_labels, withheld in order]
 
     def config(self, cell: Cell) -> TrainingConfig:
-        """Cross-entropy sees labelled rows only."""
+        """The training of a cell. Cross-entropy uses labelled rows only."""
         changes: dict[str, Any] = {"seed": cell.seed, "objective": cell.method, **torchrun_settings()}
         if cell.method != "forest":
             changes |= {"labelled_fraction": 1.0, "views": 1}
@@ -140,7 +140,7 @@ class ImageRecipe(Recipe):
     def _train(
         self, folder: Path, cells: list[Cell], parts: data.Parts
     ) -> Iterator[tuple[Cell, dict[str, Any], tuple[Any, ...]]]:
-        """Trains cells; on the first rank, of each its curve and the embeddings of probe and test images."""
+        """Trains cells. On the first rank, gives each one's curves and the embeddings of probe and test images."""
         names = "\n".join(cell.name for cell in cells)
         place = folder / f"training-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
         started = time.perf_counter()
@@ -232,8 +232,9 @@ def _last(place: Path) -> Path | None:
 
 @contextmanager
 def _other_processes(n: int) -> Iterator[Executor]:
-    """Processes for scoring, which leave the GPU alone and use one thread each; 0 is one for each core but two, and 1 a
-    thread of this process.
+    """``n`` processes for scoring. They use no GPU and one thread each.
+
+    0 is one process for each core but two. 1 is a thread of this process.
     """
     if n == 1:
         with ThreadPoolExecutor(1) as thread:
@@ -270,7 +271,7 @@ def score_cell(
 
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
-    """One row of numbers: batches, the ARI and accuracy of each method on the whole set, the probe."""
+    """One row of numbers: the scores in batches, of each method on the whole set, and of the probe."""
     row = {**result["batches"], "probe_error": result["probe_error"]}
     for method, scores in result["whole"].items():
         short = method.replace(" ", "_").replace("-", "")
@@ -279,7 +280,7 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thinned(module: ForestModule, n_points: int = 200) -> list[list[float]]:
-    """The loss curve as at most so many (step, mean since the one before)."""
+    """The loss curve as at most ``n_points`` pairs (step, mean loss since the previous one)."""
     curve = module.loss_curve
     parts = np.array_split(np.arange(len(curve)), min(n_points, len(curve)))
     return [[int(each[-1]) + 1, float(curve[each].mean())] for each in parts]

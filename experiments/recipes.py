@@ -1,4 +1,4 @@
-"""What a recipe is: settings, the work, and a folder in which everything about it is written down.
+"""Recipes: an experiment's settings, its work, and the folder that records both.
 
     @recipe("name")
     @dataclasses.dataclass(frozen=True)
@@ -8,16 +8,14 @@
 
         def run(self, folder): ...    # writes figures and curves, returns the numbers
 
-``reproduce(Mine(), folder)`` writes ``settings.json`` before the work and ``numbers.json`` after it. Numbers are
-JSON; ``numbers["tables"]``, by title a list of rows, is what is printed and ``numbers.md`` shows, with
-:func:`over_seeds` for what a seed changes.
+``reproduce(Mine(), folder)`` writes ``settings.json`` before the work and ``numbers.json`` after it. The numbers are
+JSON. ``numbers["tables"]`` has a list of rows for each title; it is printed and written to ``numbers.md``. Values that
+depend on the seed are made by :func:`over_seeds`.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
 import os
@@ -33,7 +31,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from diffclust.files import write_atomically
+from diffclust.files import csv_text, write_atomically
 
 RECIPES: dict[str, type[Recipe]] = {}
 SETTINGS, NUMBERS = "settings.json", "numbers.json"
@@ -41,10 +39,10 @@ SETTINGS, NUMBERS = "settings.json", "numbers.json"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """An experiment. Numbers among its settings are at least 0.
+    """An experiment. Its numeric settings are at least 0.
 
-    A field that is itself a dataclass, such as a :class:`TrainingConfig`, stands for its own fields: they are settings
-    of the recipe like any other.
+    The fields of a field that is itself a dataclass, such as a :class:`TrainingConfig`, are settings of the recipe like
+    its own.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -69,17 +67,17 @@ class Recipe:
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
-        """As JSON has them; without where the data lie and on how many ranks it runs, which changes nothing."""
-        kept = {name: getattr(owner, name) for name, owner in owners(self).items() if name not in UNIMPORTANT}
+        """The settings that the numbers depend on, as JSON."""
+        kept = {name: getattr(owner, name) for name, owner in owners(self).items() if name not in NOT_RECORDED}
         return json.loads(json.dumps(kept, default=str))
 
 
-# Where the data lie and on how many ranks a recipe runs changes nothing.
-UNIMPORTANT = ("data_dir", "devices", "num_nodes", "strategy", "timeout")
+# The place of the data and the number of ranks do not change the numbers.
+NOT_RECORDED = ("data_dir", "devices", "num_nodes", "strategy", "timeout")
 
 
 def owners(recipe: Recipe) -> dict[str, Any]:
-    """All settings by name, and the dataclass that has each: the recipe or a field of it."""
+    """For each setting the dataclass that has it: the recipe, or a field of it."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(recipe):
         value = getattr(recipe, field.name)
@@ -90,11 +88,11 @@ def owners(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-SET_BY_RECIPE = ("seed", "objective", "n_clusters")  # of a training: one for each cell
+SET_BY_RECIPE = ("seed", "objective", "n_clusters")  # fields of a TrainingConfig that the recipe itself sets
 
 
 def recipe(name: str) -> Callable[[type[Recipe]], type[Recipe]]:
-    """Enters a class under its name, for the command line."""
+    """Registers a class under a name, for the command line."""
 
     def enter(cls: type[Recipe]) -> type[Recipe]:
         cls.name = name
@@ -173,10 +171,10 @@ def reproduce(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, A
     """Runs the recipe and writes down what came out; returns the content of ``numbers.json``.
 
     Args:
-        resume: go on with the interrupted run in that folder, which must have the same settings; what is finished of
-            it, see :func:`part`, is not done again.
+        resume: continue the interrupted run in that folder, which must have the same settings. Its finished parts, see
+            :func:`part`, are not done again.
 
-    Of several ranks the first writes; the others return nothing.
+    On several ranks the first one writes; the others return an empty dictionary.
     """
     if not is_first_rank():
         recipe.run(folder)
@@ -200,13 +198,13 @@ def reproduce(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, A
 
 
 def is_first_rank() -> bool:
-    """Of the processes that Lightning, torchrun or Slurm started for one run."""
+    """Whether this is the first of the processes that Lightning, torchrun or Slurm started for one run."""
     names = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
     return all(int(os.environ.get(name) or 0) == 0 for name in names)
 
 
 def part(path: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result of a piece of work, with its ``seconds``, from its file if it was finished before."""
+    """The result of a part of the work, and its ``seconds``. It is read from its file if it was finished before."""
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     started = time.perf_counter()
@@ -220,11 +218,9 @@ def part(path: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def record(
     folder: Path, recipe: Recipe, numbers: Mapping[str, Any], seconds: float, resumed: bool = False
 ) -> dict[str, Any]:
-    """Writes ``numbers.json``: the numbers, and what is needed to get them again. Returns its content.
+    """Writes ``numbers.json``, the numbers and what is needed to get them again, and returns its content.
 
-    ``numbers.md`` has the tables.
-
-    ``seconds`` of a resumed run are those of its last call.
+    ``numbers.md`` gets the tables. The ``seconds`` of a resumed run are those of its last call.
     """
     content = {
         "recipe": recipe.name,
@@ -243,12 +239,8 @@ def record(
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows with the same keys."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    """Writes rows that have the same keys in the same order."""
+    write_atomically(path, csv_text(list(rows[0]), (row.values() for row in rows)))
 
 
 def _json(content: Any) -> str:
@@ -256,7 +248,7 @@ def _json(content: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays are not JSON's."""
+    """NumPy's numbers and arrays as JSON can hold them."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON.")
@@ -267,7 +259,7 @@ def _plain(value: Any) -> Any:
 
 
 def over_seeds(values: Iterable[float | None]) -> dict[str, Any]:
-    """Mean, standard deviation (of these values, not of a larger population) and the values; None is left out."""
+    """Mean, population standard deviation, and all values. None is left out of the first two."""
     values = list(values)
     known = [float(value) for value in values if value is not None]
     return {
@@ -287,7 +279,7 @@ def shown(value: Any) -> str:
 
 
 def layout(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of a table. More than seven columns are turned into lines: that still fits a screen."""
+    """Heads and cells of a table. With more than seven columns it is transposed, to fit a screen."""
     if len(rows[0]) <= 7:
         return list(rows[0]), [[shown(value) for value in row.values()] for row in rows]
     first, *others = rows[0]
@@ -331,7 +323,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Of the repository, with "+" where files have been changed since; None outside of one."""
+    """The commit of the repository, with "+" if files have changed since; None outside of a repository."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

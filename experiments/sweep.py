@@ -4,8 +4,8 @@
     python -m experiments.sweep mnist --grid n_labels=100,1000 --engine slurm --partition gpu --gpus 1 -- --tiny
 
 Each point of the grid is one ``python -m experiments run NAME --set ... --out FOLDER`` in a folder of its own. The same
-command again does what is left: a folder with ``numbers.json`` is finished, one with ``settings.json`` is gone on with.
-What stands behind ``--`` is for every run. What failed is listed at the end with its log, and the exit status is 1.
+command again does what is left: a folder with ``numbers.json`` is finished, one with ``settings.json`` is resumed.
+Options after ``--`` are for every run. Failed runs are listed at the end with their logs, and the exit status is 1.
 Slurm needs ``pip install submitit``.
 """
 
@@ -67,7 +67,7 @@ def run_on_cluster(
     cluster: str,
     **options: object,
 ) -> None:
-    """One job array; ``jobs`` of them at a time. Waits for all: what is stopped here goes on over there."""
+    """One job array, ``jobs`` at a time. Waits for all jobs. They continue if this process is stopped."""
     try:
         import submitit
     except ImportError as error:

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
-from diffclust import cli, report, runs, tables, training  # noqa: E402
+from diffclust import cli, messages, metrics, report, runs, tables, training  # noqa: E402
 from diffclust.__main__ import main  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs.folder import write_manifest  # noqa: E402
@@ -116,6 +116,16 @@ def test_fit_prints_the_table_and_the_report():
     run = dc.load_run("run")
     assert f"{len(run.names)} clusters of 24 rows: " in result.stdout
     assert Path("run/clusters.csv").read_text().startswith("row,cluster,name,confidence,novelty,label\n0,0,a,")
+
+
+def test_a_score_is_one_row_of_a_table(monkeypatch):
+    monkeypatch.setitem(metrics.SCORES, "purity", metrics.Score("purity", lambda true, pred: 0.5, best="min"))
+    result = fit("t.csv", "--labels", "kind", "--holdout", "0.25", "--cut", "forest")
+    assert "purity" in result.stdout
+    assert result.stdout.count("0.500") >= 4
+    scores = dc.load_run("diffclust-run").metrics["scores"]
+    assert {row["purity"] for row in scores} == {0.5}
+    assert report.payload._scores(scores)["columns"][-1] == {"name": "purity", "title": "Purity ↓", "best": "min"}
 
 
 def test_lines_of_results_are_not_broken_to_the_width_of_a_terminal():
@@ -418,7 +428,7 @@ def test_reproduce_says_where_it_went():
     ],
 )  # fmt: skip
 def test_arguments_become_options(message, shown):
-    assert cli.in_flags(message) == shown
+    assert messages.in_flags(message) == shown
 
 
 def test_our_own_faults_have_a_traceback(monkeypatch):

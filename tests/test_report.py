@@ -25,9 +25,9 @@ from PIL import Image
 import diffclust as dc
 from diffclust.files import write_atomically
 from diffclust.report import ReportData, maps, payload, write, write_report
-from diffclust.report.cuts import cut, guards, renumber, slider_range
 from diffclust.report.images import sprite_sheet
 from diffclust.report.rows import choose_rows, edges_between
+from diffclust.report.slider import cut, guards, renumber, slider_range
 from diffclust.stability import soft_connectivity
 
 pytest.importorskip("plotly")

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 import diffclust as dc  # noqa: E402
-from diffclust import cli, report, training  # noqa: E402
+from diffclust import cli, messages, report, training  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs import load_run  # noqa: E402
 from diffclust.runs.folder import FILES, FORMAT, MANIFEST, write_manifest  # noqa: E402
@@ -205,7 +205,7 @@ def test_200_corruptions_are_right_or_refused(home):
         assert str(folder) in message
         with pytest.raises(ValueError, match=folder.name) as caught:
             load_run(folder)
-        assert cli.in_flags(str(caught.value)) == message
+        assert messages.in_flags(str(caught.value)) == message
         assert not str(name).startswith(UNREAD), (kind, name)
         assert kind != "change_version"
         if kind == "change_format":

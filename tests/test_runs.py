@@ -88,6 +88,21 @@ def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
     assert "dc.load_run" in page
 
 
+def test_a_fitted_run_is_the_one_that_is_loaded(tmp_path):
+    fitted = fit(tmp_path / "run", holdout=0.25)
+    loaded = load_run(tmp_path / "run")
+    assert (fitted.folder, fitted.names) == (loaded.folder, loaded.names)
+    assert (fitted.metrics, fitted.settings) == (loaded.metrics, loaded.settings)
+    for name in ("clusters", "embeddings"):
+        np.testing.assert_array_equal(getattr(fitted, name), getattr(loaded, name), strict=True)
+    for name in ("confidence", "novelty"):
+        np.testing.assert_allclose(getattr(fitted, name), getattr(loaded, name), atol=5e-5, rtol=0)
+    np.testing.assert_array_equal(fitted.hierarchy.edges, loaded.hierarchy.edges)
+    weights = loaded.module.state_dict()
+    for name, weight in fitted.module.state_dict().items():
+        torch.testing.assert_close(weight, weights[name], rtol=0, atol=0, equal_nan=True)
+
+
 def test_the_same_seed_gives_the_same_files(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         fit(tmp_path / name, config=dataclasses.replace(CONFIG, seed=seed))
@@ -396,7 +411,7 @@ def test_no_cuda(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------ resume
 
 
-@pytest.mark.parametrize("stop", ["training", "embed", "score_methods", "_write_report"])
+@pytest.mark.parametrize("stop", ["training", "embed", "score_methods", "write_run_report"])
 def test_a_run_that_failed_anywhere_goes_on_to_the_same_result(stop, tmp_path, monkeypatch):
     fit(tmp_path / "whole", holdout=0.25)
     with monkeypatch.context() as patched:
@@ -410,7 +425,7 @@ def test_a_run_that_failed_anywhere_goes_on_to_the_same_result(stop, tmp_path, m
                     raise OSError(errno.ENOSPC, "No space left on device", str(path))
                 write(path, content)
 
-            patched.setattr(training.callbacks, "write_atomically", only_one)
+            patched.setattr(training.checkpoints, "write_atomically", only_one)
         elif stop == "embed":
             patched.setattr(training, "embed", _fail)
         else:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from diffclust.tables import encode_labels, read_labels, read_pairs, read_table, spreadsheet_text
+from diffclust.files import spreadsheet_text
+from diffclust.tables import encode_labels, read_labels, read_pairs, read_table
 
 pd = pytest.importorskip("pandas")
 

@@ -1,4 +1,4 @@
-"""``diffclust ...`` and ``python -m diffclust ...``."""
+"""The entry point of ``diffclust ...`` and ``python -m diffclust ...``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 def main() -> None:
     try:
-        from diffclust.cli import run
+        from diffclust.cli import app
     except ImportError as error:
         print(f"Error: {error}. The command line needs: pip install 'diffclust[fit]'", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
+    app(prog_name="diffclust")
 
 
 if __name__ == "__main__":

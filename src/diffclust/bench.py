@@ -1,4 +1,4 @@
-"""How fast the solver is on this machine: against plain Kruskal on the same draws, answers checked before timing."""
+"""The speed of the solver on this machine, beside plain Kruskal on the same draws. Answers are compared first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timing(NamedTuple):
 
 
 def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10) -> Iterator[Timing]:
-    """Both solves of a loss, on points in overlapping classes. Different answers are an error: nothing is timed then.
+    """Times both solves of a loss on points in overlapping classes. Nothing is timed if the answers differ.
 
     >>> [timing.solve for timing in timings(12, n_draws=2, n_clusters=3)]
     ['free', 'labels', 'together']

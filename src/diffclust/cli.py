@@ -1,30 +1,23 @@
-"""The command line: ``diffclust fit``, ``cluster``, ``bench``. Errors are a sentence and exit code 2.
-
-The library's errors speak of Python arguments; :func:`in_flags` turns these into options of the command line.
-"""
+"""The command line: ``diffclust fit``, ``cluster``, ``bench``. How errors are shown is in ``messages.py``."""
 
 from __future__ import annotations
 
-import csv
-import errno
-import functools
-import io
-import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.tables import Table, check_columns, listed, read_pairs, read_table, spreadsheet_text
+from diffclust.messages import exit_with_message, fail
+from diffclust.metrics import SCORES
+from diffclust.partition import CUTS
+from diffclust.tables import Table, check_columns, listed, read_pairs, read_table
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -35,95 +28,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 WITHHELD_DIGITS = (7, 8, 9)
-QUOTES = "'\""
-
-
-def run() -> None:
-    """The program."""
-    app(prog_name="diffclust")
-
-
-FLAGS = {
-    "n_clusters": "clusters",
-    "min_cluster_size": "min-cluster-size",
-    "n_steps": "steps",
-    "n_draws": "draws",
-    "batch_size": "batch-size",
-    "must_link": "must-link",
-    "cannot_link": "cannot-link",
-    "num_nodes": "num-nodes",
-    "labels": "labels",
-    "folder": "out",
-    "backbone": "backbone",
-    "epsilon": "epsilon",
-    "device": "device",
-    "devices": "devices",
-    "seed": "seed",
-    "holdout": "holdout",
-    "timeout": "timeout",
-}
-WITH_VALUE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:).])")
-# Words that are nothing else; "labels" and "folder" are English.
-ALONE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(name for name in FLAGS if '_' in name)})(?![\w'\"=/\\-]|\.\w)")
-
-
-def in_flags(message: str) -> str:
-    """A message about Python arguments in terms of options.
-
-    >>> in_flags("n_clusters=2 is too small: give must_link pairs, or resume=True and a smaller min_cluster_size.")
-    '--clusters 2 is too small: give --must-link pairs, or --resume and a smaller --min-cluster-size.'
-    """
-    message = message.replace("resume=True", "--resume")
-    message = WITH_VALUE.sub(lambda match: f"--{FLAGS[match[1]]} {match[2].strip(QUOTES)}", message)
-    return ALONE.sub(lambda match: f"--{FLAGS[match[1]]}", message)
-
-
-def exit_with_message(command: Callable[..., None], translate: Callable[[str], str] = in_flags) -> Callable[..., None]:
-    """What a user can mend is one sentence and exit code 2; what we must mend is a traceback.
-
-    Args:
-        command: a function of keyword arguments.
-        translate: makes the sentence of the command line out of the message of the library.
-    """
-
-    @functools.wraps(command)
-    def wrapped(**arguments: Any) -> None:
-        try:
-            command(**arguments)
-        except KeyboardInterrupt:
-            out = arguments.get("out")
-            started = out is not None and (out / "settings.json").exists()
-            _fail("Interrupted." + " Go on with the same command and --resume." * started, 130)
-        except ConnectionError as error:
-            if os.environ.get("DIFFCLUST_TRACEBACK") or error.errno == errno.EPIPE:
-                raise
-            _fail(f"{error} Go on from the last checkpoint with --resume.")
-        except (ValueError, TypeError, FloatingPointError, OSError, MemoryError, ImportError) as error:
-            if os.environ.get("DIFFCLUST_TRACEBACK") or getattr(error, "errno", None) == errno.EPIPE:
-                raise
-            _fail(translate(_sentence(error)))
-
-    return wrapped
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return f"There is not enough memory. {error}"
-    if isinstance(error, OSError):
-        where = "" if error.filename is None else f" {error.filename}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"The disk is full: cannot write{where}. Make room and use --resume."
-        return f"Cannot read or write{where}: {error.strerror or error}."
-    return str(error)
 
 
 def _say(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    Console(stderr=True, highlight=False).print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
-    raise typer.Exit(code)
 
 
 def _version(wanted: bool) -> None:
@@ -148,161 +56,82 @@ def _check_clusters(value: str | None) -> str | None:
 
 
 def _path(value: str | Path) -> Path:
-    """An empty name, which an unset variable of a shell leaves, would be the current folder."""
+    """A path that is not empty: an unset variable of a shell is an empty text, which would be the current folder."""
     if not str(value).strip():
         raise typer.BadParameter(f"must name a file or a folder, got {value!r}.")
     return Path(value)
 
 
-KNOWN, TRAINING, RANKS, RUN = "What is known", "Training", "Several devices", "The run"  # the groups of options
+def _option(panel: str) -> Callable[..., Any]:
+    """Makes options of ``fit`` that its help shows in one group."""
+
+    def option(metavar: str | None, text: str, *flags: str, **more: Any) -> Any:
+        return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+    return option
 
 
-RESUME = (
-    "Go on with the interrupted run in that folder. Where torchrun or Slurm starts a run again, it goes on by itself."
+def _default(text: str) -> str:
+    """What help shows for a default that is not a value."""
+    return f" [dim]\\[default: {text}][/]"
+
+
+_known, _training = _option("What is known"), _option("Training")
+_ranks, _run = _option("Several devices"), _option("The run")
+DATA = (
+    "A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order of their "
+    "names (10.npy comes before 2.npy). Without it: handwritten digits."
 )
+LABELS = "A column of the table, or a file with a label for each row. Blank or -1 is unknown."
+MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
+CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
+CUT = (
+    f"How clusters are cut out of the embedding: {', '.join(repr(name) if ' ' in name else name for name in CUTS)}, "
+    "or auto: the one that best finds hidden labels again."
+)
+HOLDOUT = "Share of the labels that is kept back, to score the result by."
+BACKBONE = "The network: linear, mlp, residual, cnn, or your own as package.module:attribute." + _default(
+    "cnn for images, residual for tables"
+)
+SCALING = (
+    "column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, or auto: "
+    "column or global, by what columns and labels say."
+)
+EPSILON = "Size of the noise through which the clustering can be trained." + _default(
+    "0.5; images: growing from 0.5 to 2"
+)
+DEVICES = "GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts."
+TIMEOUT = "How long a device waits for another one before it gives up."
+RESUME = "Continue the interrupted run in that folder. A run that torchrun or Slurm restarts does so by itself."
 
 
 @app.command()
 @exit_with_message
 def fit(
-    data: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="DATA",
-            show_default=False,
-            parser=_path,
-            help="A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order "
-            "of their names (10.npy comes before 2.npy). Without it: handwritten digits.",
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN|FILE",
-            rich_help_panel=KNOWN,
-            help="A column of the table, or a file with a label for each row. Blank or -1 is unknown.",
-        ),
-    ] = None,
-    must_link: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=KNOWN,
-            parser=_path,
-            help="Pairs of rows that belong together: two row numbers, counted from 0, on each line.",
-        ),
-    ] = None,
-    cannot_link: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", rich_help_panel=KNOWN, parser=_path, help="Pairs of rows that belong apart."),
-    ] = None,
-    clusters: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K|auto",
-            rich_help_panel=KNOWN,
-            callback=_check_clusters,
-            help="How many clusters. With more than there are labelled classes, the others are new ones. "
-            "[dim]\\[default: auto][/]",
-        ),
-    ] = None,
+    data: Annotated[Path | None, typer.Argument(metavar="DATA", show_default=False, parser=_path, help=DATA)] = None,
+    labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
+    must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
+    cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
+    clusters: Annotated[str | None, _known("K|auto", CLUSTERS, callback=_check_clusters)] = None,
     min_cluster_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="ROWS",
-            rich_help_panel=KNOWN,
-            help="Smallest new cluster. [dim]\\[default: a third of an average one][/]",
-        ),
+        int | None, _known("ROWS", "Smallest new cluster." + _default("a third of an average one"), min=1)
     ] = None,
-    cut: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=KNOWN,
-            help="How clusters are cut out of the embedding: forest, 'robust forest', k-means, spectral, or auto: the "
-            "one that best finds hidden labels again.",
-        ),
-    ] = "auto",
-    holdout: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=0.9,
-            metavar="SHARE",
-            rich_help_panel=KNOWN,
-            help="Share of the labels that is kept back, to score the result by.",
-        ),
-    ] = 0.2,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", rich_help_panel=TRAINING, help="Training steps.")] = 300,
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            min=2, metavar="ROWS", rich_help_panel=TRAINING, help="Rows in a step. More finds new classes better."
-        ),
-    ] = 256,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=TRAINING,
-            help="The network: linear, mlp, residual, cnn, or your own as package.module:attribute. "
-            "[dim]\\[default: cnn for images, residual for tables][/]",
-        ),
-    ] = None,
-    scaling: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=TRAINING,
-            help="column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, "
-            "or auto: column or global, by what columns and labels say.",
-        ),
-    ] = "auto",
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            min=1e-6,
-            metavar="SIZE",
-            rich_help_panel=TRAINING,
-            help="Size of the noise through which the clustering can be trained. "
-            "[dim]\\[default: 0.5; images: growing from 0.5 to 2][/]",
-        ),
-    ] = None,
-    draws: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=TRAINING, help="Draws of that noise in a step.")
-    ] = 10,
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", rich_help_panel=TRAINING, help="Where to train.")
-    ] = "auto",
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", rich_help_panel=TRAINING, help="The same seed gives the same clusters.")
-    ] = 0,
-    devices: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            rich_help_panel=RANKS,
-            help="GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts.",
-        ),
-    ] = 1,
-    num_nodes: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=RANKS, help="Machines with so many devices each.")
-    ] = 1,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            min=1, metavar="SECONDS", rich_help_panel=RANKS, help="How long a device waits for one that says nothing."
-        ),
-    ] = 45,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", rich_help_panel=RUN, parser=_path, help="Where everything is written.")
-    ] = Path("diffclust-run"),
-    resume: Annotated[bool, typer.Option("--resume", rich_help_panel=RUN, help=RESUME)] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="No progress bar, only the result.")
-    ] = False,
+    cut: Annotated[str, _known("NAME", CUT)] = "auto",
+    holdout: Annotated[float, _known("SHARE", HOLDOUT, min=0.0, max=0.9)] = 0.2,
+    steps: Annotated[int, _training("N", "Training steps.", min=1)] = 300,
+    batch_size: Annotated[int, _training("ROWS", "Rows in a step. More finds new classes better.", min=2)] = 256,
+    backbone: Annotated[str | None, _training("NAME", BACKBONE)] = None,
+    scaling: Annotated[str, _training("NAME", SCALING)] = "auto",
+    epsilon: Annotated[float | None, _training("SIZE", EPSILON, min=1e-6)] = None,
+    draws: Annotated[int, _training("N", "Draws of that noise in a step.", min=1)] = 10,
+    device: Annotated[str, _training("auto|cpu|cuda", "Where to train.")] = "auto",
+    seed: Annotated[int, _training("N", "The same seed gives the same clusters.", min=0)] = 0,
+    devices: Annotated[int, _ranks("N", DEVICES, min=1)] = 1,
+    num_nodes: Annotated[int, _ranks("N", "Machines, each with that many devices.", min=1)] = 1,
+    timeout: Annotated[float, _ranks("SECONDS", TIMEOUT, min=1)] = 45,
+    out: Annotated[Path, _run("FOLDER", "Where everything is written.", parser=_path)] = Path("diffclust-run"),
+    resume: Annotated[bool, _run(None, RESUME, "--resume")] = False,
+    quiet: Annotated[bool, _run(None, "No progress bar, only the result.", "--quiet", "-q")] = False,
 ) -> None:
     """Train an embedding on a table and the labels of some rows, cluster all rows, write a report.
 
@@ -338,7 +167,7 @@ def fit(
         batch_size=batch_size,
         device=device,
         seed=seed,
-        validate_every=min(50, max(1, steps // 20)),  # so little is lost when a run is killed
+        validate_every=min(50, max(1, steps // 20)),  # a killed run loses the steps since the last checkpoint
         timeout=timeout,
         **ranks,
     )
@@ -350,7 +179,7 @@ def fit(
         holdout=holdout,
         min_cluster_size=min_cluster_size or "auto",
         cut=cut,
-        # torchrun and Slurm start the same command again.
+        # torchrun and Slurm restart a run by the same command.
         resume=resume or (training.is_restartable() and (out / SETTINGS).exists()),
         progress=not quiet,
         title=title,
@@ -358,11 +187,11 @@ def fit(
         **pairs,
     )
     if result is not None:
-        _print_result(result, sys.stdout)
+        _print_result(result)
 
 
 def digits(seed: int) -> tuple[Table, NDArray[np.int64]]:
-    """scikit-learn's digits as images, the labels of 100 of seven digits, and all labels."""
+    """scikit-learn's digits as images with 100 labels, of seven of the ten digits; and the labels of all."""
     from sklearn.datasets import load_digits
 
     images, truth = load_digits(return_X_y=True)
@@ -378,7 +207,7 @@ def digits(seed: int) -> tuple[Table, NDArray[np.int64]]:
 
 
 def _scored_on(metrics: dict[str, Any]) -> str:
-    """Which rows, and which classes, a score is about."""
+    """The rows and the classes that the scores cover."""
     title = f"Scored on {metrics['scored_rows']:,} rows whose labels nobody was told"
     labelled = [name for name in metrics["cluster_names"] if name in metrics["scored_classes"]]
     if len(labelled) == len(metrics["scored_classes"]) < metrics["n_clusters"]:
@@ -386,17 +215,19 @@ def _scored_on(metrics: dict[str, Any]) -> str:
     return title
 
 
-def _print_result(result: Any, file: Any) -> None:
+def _print_result(result: Any) -> None:
     metrics = result.metrics
-    printer = Console(file=file, highlight=False)
+    printer = Console(highlight=False)
     if metrics["scores"]:
         shown = RichTable(title=_scored_on(metrics))
         shown.add_column("method")
-        names = {"error": "error", "ari": "ARI", "nmi": "NMI", "accuracy": "accuracy"}
-        for name in names.values():
-            shown.add_column(name, justify="right")
+        titles = {name: score.title for name, score in SCORES.items() if score.in_terminal}
+        for title in titles.values():
+            shown.add_column(title, justify="right")
         for row in metrics["scores"]:
-            shown.add_row(row["method"], *(f"{row[key]:.3f}" for key in names), style="bold" if row["ours"] else None)
+            shown.add_row(
+                row["method"], *(f"{row[name]:.3f}" for name in titles), style="bold" if row["ours"] else None
+            )
         printer.print(shown)
     if metrics["hidden_classes_ari"] is not None:
         printer.print(
@@ -431,7 +262,7 @@ def cluster(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=_path, help="A .csv file to write. [dim]\\[default: print][/]"),
+        typer.Option(metavar="FILE", parser=_path, help="A .csv file to write." + _default("print")),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -442,34 +273,29 @@ def cluster(
 ) -> None:
     """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
     from diffclust.files import write_atomically
-    from diffclust.runs import load_run
+    from diffclust.runs import clusters_csv, load_run
 
     if not checkpoint.exists():
         raise ValueError(f"{checkpoint} does not exist.")
     table = read_table(data, labels, at_least=1)
     loaded = load_run(checkpoint, backbone)
     check_columns(table, loaded.settings.get("columns"))
-    placed = loaded.place(table.features)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "cluster", "name", "confidence", "novelty", "unlike"])
-    for row, (number, sure, new, unlike) in enumerate(zip(*placed, strict=True)):
-        name = spreadsheet_text(loaded.names[number])
-        writer.writerow([row, number, name, f"{sure:.4f}", f"{new:.4f}", int(unlike)])
+    clusters, confidence, novelty, unlike = loaded.place(table.features)
+    text = clusters_csv(loaded.names, clusters, confidence, novelty, unlike=unlike.astype(int))
     if out is None:
-        sys.stdout.write(text.getvalue())
+        sys.stdout.write(text)
     else:
-        write_atomically(out, text.getvalue())
-        _say(f"{len(placed.clusters):,} rows placed: {out}")
-    if placed.unlike.any():
-        _say(f"{int(placed.unlike.sum()):,} of these rows are unlike anything in the run (column unlike).")
+        write_atomically(out, text)
+        _say(f"{len(table):,} rows placed: {out}")
+    if unlike.any():
+        _say(f"{int(unlike.sum()):,} of these rows are unlike anything in the run (column unlike).")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def reproduce(context: typer.Context) -> None:
     """Moved to ``python -m experiments run``; this command goes in the next version."""
     words = " ".join(["python -m experiments run", *context.args])
-    _fail(f"The experiments are now a program of their own. In the source repository, run `{words}`.")
+    fail(f"The experiments are now a program of their own. In the source repository, run `{words}`.")
 
 
 @app.command()

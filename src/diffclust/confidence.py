@@ -27,13 +27,16 @@ Floats = NDArray[np.float64]
 
 
 def witnesses(embedding: Any, clusters: NDArray[Any], others: Iterable[NDArray[Any]], new: NDArray[np.bool_]) -> Floats:
-    """(4, n, k) what speaks for each cluster of each row: logarithms of votes, shares and densities, and ``new``.
+    """What speaks for each cluster of each row.
 
     Args:
         embedding: (n, d) the rows.
         clusters: (n,) their clusters, from 0 to k - 1.
         others: other partitions (n,) of the same rows.
         new: (k,) which clusters hold no labelled class.
+
+    Returns:
+        (4, n, k) logarithms of votes, shares and densities, and ``new``.
     """
     n, k = len(clusters), len(new)
     partitions = [clusters, *others]
@@ -65,6 +68,9 @@ def fit_weights(speaking: Floats, right: NDArray[np.int64]) -> tuple[float, ...]
     Args:
         speaking: (4, m, k) of :func:`witnesses`.
         right: (m,) the cluster that each row belongs to.
+
+    Returns:
+        Four numbers.
     """
     from scipy.optimize import minimize
     from scipy.special import log_softmax
@@ -80,7 +86,15 @@ def fit_weights(speaking: Floats, right: NDArray[np.int64]) -> tuple[float, ...]
 
 
 def neighbour_shares(embedding: Any, clusters: NDArray[Any], n_clusters: int) -> Floats:
-    """(n, k) the share of each row's nearest others that are in each cluster.
+    """The share of each row's nearest others that are in each cluster.
+
+    Args:
+        embedding: (n, d) the rows.
+        clusters: (n,) their clusters, from 0.
+        n_clusters: k.
+
+    Returns:
+        (n, k) shares; rows sum to one.
 
     >>> neighbour_shares(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, 0, 1, 1]), 2)[0].round(2).tolist()
     [0.33, 0.67]

@@ -1,25 +1,25 @@
 """One clustering over the batches of all ranks, on ``torch.distributed``.
 
-Every rank gets the rows of all and solves its share of the draws. Noise does not travel: it is a function of the draw's
-number. With n rows of d numbers on R ranks a step is four collectives:
+Every rank gets the rows of all ranks and solves its share of the draws. Noise is not sent: it is a function of the
+draw's number. With n rows of d numbers on R ranks, a step has four collectives:
 
-1. ``agree``: each rank's number of rows, and rank 0's place in the stream of noise, 5 R integers. Numbers of rows may
-   differ, so the host reads them: the one point where it waits for a GPU (and why a CUDA graph cannot hold a step).
-2. ``gather_rows``: embeddings and labels, n (d + 1) numbers.
-3. ``mean_over_ranks``: the loss, one number.
-4. backward of ``gather_rows``: each rank gets the sum of the gradients of its own rows, n d numbers.
+1. ``agree`` sends each rank's number of rows and rank 0's place in the stream of noise, 5 R integers. Numbers of rows
+   may differ, so the host reads them. Only here it waits for a GPU, and therefore a CUDA graph cannot hold a step.
+2. ``gather_rows`` sends embeddings and labels, n (d + 1) numbers.
+3. ``mean_over_ranks`` sends the loss, one number.
+4. The backward of ``gather_rows`` gives each rank the sum of the gradients of its own rows, n d numbers.
 
-A soft connectivity (``connectivity``) is n² numbers in place of 3, and n² and one for each draw in its backward.
+A soft connectivity (``connectivity``) sends n² numbers instead of step 3, and n² and one for each draw in its backward.
 Nothing grows with the number of draws times n.
 
-**Gradients.** DistributedDataParallel and FSDP (``fully_shard``) average the gradients of the parameters over ranks. So
-that this average is the gradient of the one loss, a rank's share counts as many times as there are ranks: no rank
-divides by their number. Without them, average the gradients of the parameters in the same way.
+**Gradients.** DistributedDataParallel and FSDP (``fully_shard``) average the gradients of the parameters over ranks. To
+make this average the gradient of the one loss, each rank's share is multiplied by the number of ranks. Without these
+wrappers, average the gradients of the parameters yourself.
 
 **Groups.** All functions take a process group in place of all ranks. With one clustering in each group, the average
 over all ranks is the gradient of the mean of the groups' losses.
 
-**torch.compile.** The functions that communicate run as they are, between the compiled parts of a graph.
+**torch.compile.** The functions that communicate are not compiled. They split a graph into compiled parts.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from diffclust.bindings import torch as binding
 from diffclust.gradients import score_weights
 from diffclust.solvers import Request
 
-# The second names are those of torch before 2.13, deprecated since.
+# The second names are for torch before 2.13. They are deprecated since.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or getattr(dist, "reduce_scatter_tensor", None)
 
 
 def n_ranks(group: Any = None) -> int:
+    """The number of ranks of a group, or of all; 1 where torch.distributed is not in use."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -50,9 +51,9 @@ def n_ranks(group: Any = None) -> int:
 
 @torch.compiler.disable
 def agree(embeddings: Tensor, labels: Tensor | None, *place: Tensor, group: Any = None) -> list[int]:
-    """The number of rows of each rank; ``place``, integers that say where in the stream of noise, become the first's.
+    """The number of rows of each rank. The tensors ``place``, positions in the stream of noise, get rank 0's values.
 
-    What does not fit is an error on all ranks: none is left waiting for one that stopped.
+    Inputs that do not fit together are an error on all ranks, so that none waits for one that stopped.
     """
     n_labels = len(embeddings) if labels is None else len(labels)
     shape = torch.tensor([len(embeddings), n_labels, embeddings.shape[1] * embeddings.element_size()])
@@ -83,7 +84,7 @@ def gather_rows(
     """
     sizes = agree(embeddings, labels, group=group) if sizes is None else sizes
     packed = _bytes(embeddings)
-    if labels is not None:  # in one go with the embeddings: a collective costs its latency, a label 8 bytes
+    if labels is not None:  # in the same collective as the embeddings: its latency costs more than 8 bytes a row
         packed = torch.cat([packed, _bytes(labels[:, None].to(embeddings.device, torch.int64))], 1)
     packed = _gather(packed, sizes, group)
     width = packed.shape[1] - (0 if labels is None else 8)
@@ -97,6 +98,7 @@ def _bytes(rows: Tensor) -> Tensor:
 
 
 def _gather(local: Tensor, sizes: list[int], group: Any) -> Tensor:
+    """The rows of all ranks, in the order of ranks."""
     padded = _padded(local, max(sizes))
     gathered = padded.new_empty((len(sizes), *padded.shape))
     _all_gather(gathered.flatten(0, 1), padded, group=group)
@@ -106,14 +108,14 @@ def _gather(local: Tensor, sizes: list[int], group: Any) -> Tensor:
 
 
 def _padded(rows: Tensor, size: int) -> Tensor:
-    """With rows of zeros at the end: collectives are fastest where all ranks have equally many."""
+    """``size`` rows: these, then zeros. Collectives are fastest when all ranks send equally many."""
     if len(rows) == size:
         return rows.contiguous()
     return torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
 
 
 class _Gathered(torch.autograd.Function):
-    """The rows of all ranks, as the own ones' function."""
+    """Returns the gathered rows of all ranks, and sends each rank the gradient of its own rows."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, rows: Tensor, sizes: list[int], group: Any) -> Tensor:
@@ -135,7 +137,7 @@ class _Gathered(torch.autograd.Function):
 
 
 def share_of_draws(n_draws: int, in_pairs: bool = False, group: Any = None) -> tuple[int, int]:
-    """First and number of the draws that this rank solves, as equal as can be; antithetic ones stay in pairs."""
+    """The first draw of this rank, and how many it has. Shares are about equal, and antithetic pairs stay together."""
     rank, ranks, unit = dist.get_rank(group), n_ranks(group), 2 if in_pairs else 1
     start, stop = ((r * (n_draws // unit) // ranks) * unit for r in (rank, rank + 1))
     return start, stop - start
@@ -143,9 +145,10 @@ def share_of_draws(n_draws: int, in_pairs: bool = False, group: Any = None) -> t
 
 @torch.compiler.disable
 def mean_over_ranks(local: Tensor, share: float, group: Any = None) -> Tensor:
-    """Of the ranks' means over their own draws the mean over all of them; ``share`` is this rank's part of the draws.
+    """The mean over all draws, from each rank's mean over its own.
 
-    The value is the same on all ranks, the gradient is this rank's, times the number of ranks (see above).
+    ``share`` is this rank's part of all draws. The value is the same on all ranks; the gradient is this rank's, times
+    the number of ranks (see above).
     """
     value = local.detach() * share
     dist.all_reduce(value, group=group)
@@ -166,14 +169,14 @@ class _WithValue(torch.autograd.Function):
 
 @torch.compiler.disable
 def connectivity(given: Tensor, request: Request, group: Any = None) -> Tensor:
-    """The soft connectivity of similarities that all ranks have, over all draws; each rank solves its share."""
+    """The soft connectivity over all draws. All ranks have the same similarities, and each solves its draws."""
     flat = given.reshape(math.prod(given.shape[:-2]), *given.shape[-2:])
     draws = binding.on_device(request.draws, given.device)
     return _SharedConnectivity.apply(flat, request._replace(draws=draws), group).reshape(given.shape)
 
 
 class _SharedConnectivity(torch.autograd.Function):
-    """As ``bindings.torch.expected_connectivity``, with sums over the draws of all ranks."""
+    """``bindings.torch.expected_connectivity`` with sums over the draws of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, similarity: Tensor, request: Request, group: Any) -> Tensor:
@@ -182,7 +185,7 @@ class _SharedConnectivity(torch.autograd.Function):
         own = draws._replace(first=draws.first + start, n_draws=count)
         if count:
             mean, trees = binding.soft_connectivity(request._replace(similarity=similarity, draws=own))
-            total = (mean * count).round()  # whole numbers: sums over ranks are exact, NaN stays NaN
+            total = (mean * count).round()  # whole numbers, so sums over ranks are exact; NaN stays NaN
         else:
             total = torch.zeros_like(similarity)
             trees = similarity.new_zeros((*similarity.shape[:1], 0, similarity.shape[1]), dtype=torch.int32)
@@ -196,7 +199,7 @@ class _SharedConnectivity(torch.autograd.Function):
         similarity, trees = ctx.saved_tensors
         with torch.no_grad():
             total = cotangent.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total, group=ctx.group)  # each rank may use the matrix in its own way
+            dist.all_reduce(total, group=ctx.group)  # ranks may use the matrix in different ways
             products = total.new_zeros((len(total), ctx.n_draws))
             if trees.shape[1]:
                 products[:, ctx.own] = binding.connectivity_products(total, trees)

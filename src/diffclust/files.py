@@ -1,17 +1,31 @@
-"""Files that are there whole or not at all."""
+"""Writing files: each is there whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Under a temporary name in the same folder first, so that the final name never shows half a file.
+def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], Any]) -> None:
+    """Writes to a temporary name in the same folder and renames it, so the final name never shows half a file.
 
-    Errors name the final file: a full disk does not say which one did not fit.
+    Args:
+        content: the bytes, a text, or a function that writes to a file. It is given a buffer in memory, because NumPy
+            and torch do not report a full disk when they write to it themselves.
+
+    Raises:
+        OSError: names the final file. The system's own error for a full disk names none.
     """
+    if callable(content):
+        buffer = io.BytesIO()
+        content(buffer)
+        content = buffer.getvalue()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -24,3 +38,26 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """The text of a .csv file that a spreadsheet can open, see :func:`spreadsheet_text`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return text.getvalue()
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+# What OWASP lists for "CSV injection", full-width signs included.
+_FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
+
+def spreadsheet_text(text: str) -> str:
+    """A cell of a .csv file: the text, with a quote before it where a spreadsheet would take it for a formula.
+
+    >>> [spreadsheet_text(text) for text in ("=1+1", "-1", "+3.5e2", "-x", "cat")]
+    ["'=1+1", '-1', '+3.5e2', "'-x", 'cat']
+    """
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -49,8 +50,62 @@ def connectivity_error(labels_true: Array, labels_pred: Array) -> float:
     return float(together_true + together_pred - 2 * (table**2).sum()) / float(table.sum()) ** 2
 
 
+def matched_accuracy(labels_true: Array, labels_pred: Array) -> float:
+    """The share of points that are right under the best one-to-one naming of the clusters (Hungarian matching).
+
+    Args:
+        labels_true: (n,) known labels.
+        labels_pred: (n,) clusters.
+
+    Returns:
+        The share, from 0 to 1.
+
+    Raises:
+        ValueError: labels are empty, or not of one shape (n,).
+
+    Example:
+        >>> matched_accuracy([0, 0, 1, 1], [5, 5, 5, 7])
+        0.75
+    """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
+    table = contingency_matrix(*_check_labels(labels_true, labels_pred))
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum())
+
+
+def _of_sklearn(name: str) -> Callable[[Array, Array], float]:
+    """A score of ``sklearn.metrics``, which is imported when it is first used."""
+
+    def score(labels_true: Array, labels_pred: Array) -> float:
+        from sklearn import metrics
+
+        return float(getattr(metrics, name)(labels_true, labels_pred))
+
+    return score
+
+
+class Score(NamedTuple):
+    """One row of the table of scores."""
+
+    title: str
+    function: Callable[[Array, Array], float]  # (labels_true, labels_pred) -> the score
+    best: str = "max"  # "max" or "min": which of two values is the better one
+    in_terminal: bool = True  # whether ``diffclust fit`` prints it; report and metrics.json have all
+
+
+# A new score is a row here: metrics.json, the report and the command line then have it.
+SCORES = {
+    "error": Score("error", connectivity_error, best="min"),
+    "ari": Score("ARI", _of_sklearn("adjusted_rand_score")),
+    "nmi": Score("NMI", _of_sklearn("normalized_mutual_info_score")),
+    "ami": Score("AMI", _of_sklearn("adjusted_mutual_info_score"), in_terminal=False),
+    "accuracy": Score("accuracy", matched_accuracy),
+}
+
+
 def clustering_scores(labels_true: Array, labels_pred: Array) -> dict[str, float]:
-    """Five scores of a clustering; higher is better for all but ``error``.
+    """The scores of a clustering: all rows of ``SCORES``. Higher is better for all but ``error``.
 
     Args:
         labels_true: (n,) known labels.
@@ -68,16 +123,5 @@ def clustering_scores(labels_true: Array, labels_pred: Array) -> dict[str, float
         >>> scores["error"], scores["accuracy"]
         (0.0, 1.0)
     """
-    from scipy.optimize import linear_sum_assignment
-    from sklearn import metrics
-
     true, pred = _check_labels(labels_true, labels_pred)
-    table = metrics.cluster.contingency_matrix(true, pred)
-    matched = table[linear_sum_assignment(table, maximize=True)].sum()
-    return {
-        "error": connectivity_error(true, pred),
-        "ari": float(metrics.adjusted_rand_score(true, pred)),
-        "nmi": float(metrics.normalized_mutual_info_score(true, pred)),
-        "ami": float(metrics.adjusted_mutual_info_score(true, pred)),
-        "accuracy": float(matched / len(true)),
-    }
+    return {name: score.function(true, pred) for name, score in SCORES.items()}

@@ -1,4 +1,4 @@
-"""Files → arrays: features, labels and pairs, checked, with errors that name the file, the column and the row."""
+"""Files → arrays: features, labels and pairs. Errors name the file, the column and the row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,34 +17,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-# As text, in any case.
+# Texts that stand for an unknown label, in lower case.
 UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
-
-
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features (n, d) or images (n, H, W) or (n, C, H, W), and what was said about their classes."""
+    """Rows of features and the labels of some of them.
+
+    Attributes:
+        features: (n, d), or images (n, H, W) or (n, C, H, W).
+        labels: (n,) the class number of each row, -1 where unknown.
+        class_names: the name of each class number.
+        source: where the rows come from, for messages.
+        columns: the names of the features, where they have any.
+    """
 
     features: NDArray[Any]
-    labels: NDArray[np.int64]  # (n,) numbers of classes, -1 unknown
+    labels: NDArray[np.int64]
     class_names: list[str]
     source: str
-    columns: list[str] | None = None  # names of the features, where they have any
+    columns: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
 
 def read_table(path: Path, labels: str | None = None, at_least: int = 2) -> Table:
-    """Features from a file, or from a folder of ``.npy`` files with a row each; labels from a column, a key or a file.
+    """Reads features, and labels if there are any.
 
     Args:
-        labels: a column of the table (its name), a key of an ``.npz``, or a file with one label for each row; blank or
-            -1 is unknown. Without, no row is labelled.
-        at_least: so many rows there must be.
+        path: a file of one of ``FORMATS``, or a folder of ``.npy`` files with one row each.
+        labels: the name of a column of the table, a key of an ``.npz``, or a file with one label for each row. Blank or
+            -1 is unknown. With None, no row is labelled.
+        at_least: the smallest number of rows that is accepted.
+
+    Raises:
+        ValueError: a file cannot be used. The message names the file, and where possible the column and the row.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -93,21 +103,21 @@ def _read_folder(path: Path) -> NDArray[Any]:
     files = sorted(path.glob("*.npy"))
     if not files:
         raise ValueError(f"{path} has no .npy files.")
-    rows = [_load(file) for file in files]
+    rows = [_load_array(file) for file in files]
     for file, row in zip(files, rows, strict=True):
         if row.shape != rows[0].shape:
             raise ValueError(f"{file} has shape {row.shape}, {files[0]} has {rows[0].shape}. All rows must be alike.")
     return np.stack(rows)
 
 
-_DAMAGED = "{} cannot be read: it is no NumPy file, is not whole, or holds objects and not numbers."
-
-
-def _load(path: Path) -> Any:
+@contextmanager
+def _numpy_errors(path: Path) -> Iterator[None]:
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(_DAMAGED.format(path)) from error
+        yield
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read: it is no NumPy file, is not whole, or holds objects and not numbers."
+        ) from error
 
 
 def _read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -128,24 +138,25 @@ def _read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any
 
 
 def _load_array(path: Path) -> NDArray[Any]:
-    array = _load(path)
-    if not isinstance(array, np.ndarray):  # an .npz by another name
+    with _numpy_errors(path):
+        array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} holds several arrays: its name should end in .npz.")
     return array
 
 
 def _load_arrays(path: Path) -> Any:
-    file = _load(path)
+    with _numpy_errors(path):
+        file = np.load(path, allow_pickle=False)
     if isinstance(file, np.ndarray):
         raise ValueError(f"{path} holds one array: its name should end in .npy.")
     return file
 
 
 def _member(arrays: Any, name: str, path: Path) -> NDArray[Any]:
-    try:
-        return arrays[name]
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(_DAMAGED.format(path)) from error
+    with _numpy_errors(path):
+        array = arrays[name]
+    return array
 
 
 def _one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
@@ -178,12 +189,13 @@ def _read_parquet(path: Path) -> Any:
 
 
 def _read_csv(path: Path, column: str | None) -> Any:
-    """The table; the column of labels stays text."""
-    first_line = _first_line(path)
+    """The table. The column of labels stays text."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        first_line = _first_line(file)
     separator = _separator(path, first_line)
     _check_header(path, first_line, separator)
     with _parser_errors(path) as pd:
-        # Columns with a blank or a word stay text, too: what "NA" means depends on the column.
+        # Blanks and words are not converted here: what "NA" means depends on the column.
         return pd.read_csv(
             path,
             sep=separator,
@@ -197,7 +209,7 @@ def _read_csv(path: Path, column: str | None) -> Any:
 
 @contextmanager
 def _parser_errors(path: Path) -> Iterator[Any]:
-    """pandas; what it raises becomes a ValueError that names the file."""
+    """Gives pandas, and turns what it raises into a ValueError that names the file."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -210,25 +222,25 @@ def _parser_errors(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} is empty.") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
-    except Exception as error:  # whatever a parser may raise
+    except Exception as error:  # parsers raise errors of many types
         reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
         raise ValueError(f"{path} cannot be read as a table: {reason}.") from error
 
 
-def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        return next((line for line in file if line.strip()), "")
+def _first_line(lines: Iterable[str]) -> str:
+    """The first line that is not blank."""
+    return next((line for line in lines if line.strip()), "")
 
 
 def _separator(path: Path, first_line: str) -> str:
-    """The one that the first line has most of. Guessing from all of the text takes decimal points for separators."""
+    """The separator that the first line has most of. csv.Sniffer, which reads more, takes decimal points for one."""
     return "\t" if _ending(path) == ".tsv" else max(",;\t", key=first_line.count)
 
 
 def _check_header(path: Path, first_line: str, separator: str) -> None:
-    """A table without a header would lose its first row.
+    """Raises a ValueError if the first line is data: it would be taken for the names of columns, and lost.
 
-    Names may be numbers, too, if they count the columns or, as wavelengths do, run up or down.
+    Names may be numbers if they count the columns or, as wavelengths do, increase or decrease.
     """
     names = next(csv.reader([first_line], delimiter=separator), [])
     try:
@@ -245,9 +257,9 @@ def _check_header(path: Path, first_line: str, separator: str) -> None:
 
 
 def _is_row_number(name: Any, series: Any) -> bool:
-    """A column without a name of numbers that are all different: what pandas and R write in front of a table.
+    """Whether a column has no name and integers that are all different: pandas and R write one in front of a table.
 
-    They count the rows, but not in a table that was shuffled, nor in a part of one.
+    The integers need not be 0, 1, 2, ...: the table may be shuffled, or a part of another one.
     """
     return str(name).startswith("Unnamed: ") and series.dtype.kind in "iu" and bool(series.is_unique)
 
@@ -255,11 +267,9 @@ def _is_row_number(name: Any, series: Any) -> bool:
 def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     import pandas as pd
 
-    as_text = series.dtype.kind in "mM"  # pandas takes times for numbers of nanoseconds
-    try:
-        numbers = pd.to_numeric(series.astype(str) if as_text else series, errors="coerce").to_numpy(np.float64)
-    except OverflowError:  # an integer of hundreds of digits, which no float holds
-        numbers = np.array([_as_float(value) for value in series])
+    # As text, times are not converted to nanoseconds, and integers of hundreds of digits are infinite, not an error.
+    as_text = series.dtype.kind in "mMO"
+    numbers = pd.to_numeric(series.astype(str) if as_text else series, errors="coerce").to_numpy(np.float64)
     wrong = np.flatnonzero(np.isnan(numbers))
     if len(wrong):
         value = series.iloc[wrong[0]]
@@ -270,21 +280,12 @@ def _numbers(series: Any, name: str, path: Path) -> NDArray[np.float64]:
     return numbers
 
 
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return np.inf
-    except (TypeError, ValueError):
-        return np.nan
-
-
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def check_columns(table: Table, expected: list[str] | None) -> None:
-    """New rows have the columns of the table that was fitted; where either has no names, only their number counts."""
+    """Raises a ValueError unless a table has the expected columns. Tables without names of columns are not compared."""
     if table.columns is None or expected is None or table.columns == expected:
         return
     missing = [name for name in expected if name not in table.columns]
@@ -298,6 +299,7 @@ def check_columns(table: Table, expected: list[str] | None) -> None:
 
 
 def listed(names: list[str], most: int = 12) -> str:
+    """The names, separated by commas. After ``most`` of them only their number is given."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -310,7 +312,7 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
             f"{features.shape}."
         )
     if features.ndim == 4 and features.shape[-1] <= 4 < features.shape[1]:
-        features = np.ascontiguousarray(np.moveaxis(features, -1, 1))  # as training takes it
+        features = np.ascontiguousarray(np.moveaxis(features, -1, 1))  # training wants channels first
     if len(features) < at_least:
         raise ValueError(f"{path} has {len(features)} rows: at least {at_least} are needed.")
     if features.size == 0:
@@ -327,7 +329,7 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
 
 
 def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
-    """One label for each row, from an array or a text file (of a table, the last column).
+    """One label for each row, from an array or a text file. Of a table the last column is read.
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line.
     """
@@ -347,8 +349,7 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
     text = _read_text(path)
-    first_line = next((line for line in text.splitlines() if line.strip()), "")
-    lines = csv.reader(io.StringIO(text), delimiter=_separator(path, first_line))
+    lines = csv.reader(io.StringIO(text), delimiter=_separator(path, _first_line(text.splitlines())))
     try:
         values = [line[-1] if line else "" for line in lines]
     except csv.Error as error:
@@ -357,7 +358,7 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
 
 
 def _without_header(values: list[str], n_rows: int) -> list[str]:
-    while len(values) > n_rows + 1 and not values[-1]:  # blank lines that no row is left for
+    while len(values) > n_rows + 1 and not values[-1]:  # blank lines at the end
         values = values[:-1]
     if len(values) != n_rows + 1:
         return values
@@ -367,7 +368,7 @@ def _without_header(values: list[str], n_rows: int) -> list[str]:
 
 
 def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
-    """Numbers from 0 in the order of the names (of numbers, by size), -1 unknown; and the names."""
+    """(n,) class numbers, -1 where unknown, and the name of each. Names are sorted, those that are numbers by size."""
     texts = [_text(value) for value in found]
     names = sorted({text for text in texts if text.lower() not in UNKNOWN}, key=_order)
     number = {name: position for position, name in enumerate(names)}
@@ -375,7 +376,7 @@ def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _text(value: Any) -> str:
-    """1.0 and 1 are the same label, and so is 1.000e+00, as np.savetxt writes it; 2E5 and 02 are names."""
+    """A label as text. 1.0, 1 and 1.000e+00, which np.savetxt writes, are the same label. 2E5 and 02 are names."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
@@ -386,21 +387,8 @@ def _text(value: Any) -> str:
     return text
 
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-# What OWASP lists for "CSV injection", the full-width signs included.
-_FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-
-
-def spreadsheet_text(text: str) -> str:
-    """The text as a cell of a .csv file: with a quote before it where a spreadsheet would take it for a formula.
-
-    >>> [spreadsheet_text(text) for text in ("=1+1", "-1", "+3.5e2", "-x", "cat")]
-    ["'=1+1", '-1', '+3.5e2', "'-x", 'cat']
-    """
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text
-
-
 def _order(name: str) -> tuple[bool, float, str]:
+    """A sort key: numbers first, by size."""
     try:
         return False, float(name), name
     except ValueError:
@@ -408,7 +396,7 @@ def _order(name: str) -> tuple[bool, float, str]:
 
 
 def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
-    """Pairs of row numbers, counted from 0: two to a line, or an (m, 2) array; a header is skipped."""
+    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped."""
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if _ending(path) == ".npy":

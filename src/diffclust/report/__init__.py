@@ -1,8 +1,8 @@
 """The report of a run: one HTML file that opens offline and shows whether to believe the clusters.
 
-``data.py`` says what goes in, ``payload.py`` turns it into what the page draws (with ``cuts.py``: every clustering of
-the hierarchy; ``rows.py``: which rows are shown; ``maps.py``: where; ``images.py``: their pictures), ``page/`` is the
-page itself, and ``write.py`` puts them together.
+``data.py`` is the input. ``payload.py`` turns it into what the page draws, with ``slider.py`` (the clusters at every
+position of the sliders), ``rows.py`` (the rows that are shown), ``maps.py`` (their positions) and ``images.py`` (their
+pictures). ``page/`` is the page itself, and ``write.py`` puts everything into one file.
 """
 
 from diffclust.report.data import ReportData

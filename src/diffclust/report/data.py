@@ -1,4 +1,4 @@
-"""What a report is made from."""
+"""The input of a report."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class ReportData:
             in ``known`` was withheld, and the page marks it.
         class_names: of the class codes.
         curves: name -> [(step, value), ...].
-        scores: rows of the table, {"method": name, "error": ..., "ari": ..., ...}. Our row is the one with
-            ``"ours": True``, else those whose method names diffclust, else the first.
-        scored_rows: number of rows that the scores are on; None says nothing about it.
-        facts: settings, seed, times, versions.
-        row_names: names to show for the rows, else their numbers.
-        folder: of the run, for the example of how to load it.
-        how_to_load: Python code for that example; None for plain NumPy.
+        scores: rows of the table, {"method": name, "error": ..., "ari": ..., ...}. Titles of columns, and whether large
+            or small is best, are in :data:`diffclust.metrics.SCORES`. Our row is the one with ``"ours": True``, else
+            those whose method names diffclust, else the first.
+        scored_rows: number of rows that the scores cover; None shows no number.
+        facts: settings, seed, times, versions, by name.
+        row_names: names to show for the rows; None shows their numbers.
+        folder: the folder of the run, for the example of how to load it.
+        how_to_load: Python code for that example; None uses NumPy alone.
     """
 
     title: str
@@ -76,11 +77,11 @@ class ReportData:
         return str(self.class_names[code]) if 0 <= code < len(self.class_names) else str(code)
 
     def class_codes(self) -> list[int]:
-        """All classes that occur, known or true, in order."""
+        """The codes of all classes that occur in ``known`` or ``truth``, in order."""
         codes = np.asarray(self.known) if self.truth is None else np.concatenate([self.known, self.truth])
         return [int(code) for code in np.unique(codes) if code >= 0]
 
     def withheld(self) -> list[int]:
-        """Classes that are there and were never labelled, if any class was."""
+        """The codes of classes that were never labelled; none if no class was."""
         labelled = set(np.unique(self.known).tolist()) - {-1}
         return [code for code in self.class_codes() if code not in labelled] if labelled else []

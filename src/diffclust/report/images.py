@@ -1,4 +1,4 @@
-"""Many small pictures in one."""
+"""A sprite sheet: many small pictures in one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SIDE = 64  # pixels that a picture may be wide or high
-LOSSLESS = 2_000_000  # pixels of the whole sheet up to which nothing is lost
+SIDE = 64  # largest width and height of a picture, in pixels
+LOSSLESS = 2_000_000  # sheets of up to this many pixels are compressed without loss
 
 
 def sprite_sheet(images: NDArray[Any]) -> dict[str, Any]:

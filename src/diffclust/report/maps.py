@@ -1,4 +1,4 @@
-"""Points on paper: two coordinates for each row, the same on every call."""
+"""Maps: two coordinates for each row, the same on every call."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FEW_POINTS = 30  # below which neighbourhoods are too small for t-SNE
-WIDE = 50  # dimensions above which principal components come first
+FEW_POINTS = 30  # with fewer points neighbourhoods are too small for t-SNE
+WIDE = 50  # with more dimensions t-SNE starts from principal components
 ITERATIONS = 500
 
 
@@ -16,7 +16,7 @@ def positions(points: NDArray[Any], *, standardise: bool = False) -> tuple[NDArr
     """(n, 2) coordinates from -1 to 1, and how they were found.
 
     Args:
-        standardise: columns of a table have units of their own; the pixels of an image do not.
+        standardise: scale each column. Columns of a table have different units; pixels of an image do not.
     """
     flat = np.nan_to_num(np.asarray(points, np.float64).reshape(len(points), -1))
     if standardise:
@@ -48,7 +48,7 @@ def _tsne(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
     if points.shape[1] > WIDE:
         points = _principal(points, WIDE)
-    # One thread: sums in a fixed order, so that a run's map is the same again.
+    # One thread adds in a fixed order, so the map of a run is the same every time.
     with threadpool_limits(1):
         tsne = TSNE(2, init="pca", perplexity=min(30.0, (len(points) - 1) / 3), max_iter=ITERATIONS, random_state=0)
         return tsne.fit_transform(points)

@@ -1,4 +1,4 @@
-"""From a finished run to what its page draws: numbers, names and packed arrays, ready for JSON."""
+"""What the page draws: numbers, names and packed arrays, ready for JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
-from diffclust.report.cuts import Cuts, cut, guards, renumber, slider_range
+from diffclust.metrics import SCORES
 from diffclust.report.data import ReportData
 from diffclust.report.images import sprite_sheet
 from diffclust.report.maps import positions
 from diffclust.report.rows import choose_rows, edges_between
+from diffclust.report.slider import Cuts, cut, guards, renumber, slider_range
 from diffclust.similarity import negative_squared_distances
 from diffclust.stability import soft_connectivity
 
-SHOWN = 2000  # points on a map
-MATRIX = 240  # rows of the connectivity matrix
-CURVE = 400  # points of a curve
+SHOWN = 2000  # points on a map, at most
+MATRIX = 240  # rows of the connectivity matrix, at most
+CURVE = 400  # points of a curve, about
 EPSILON, DRAWS = 0.1, 100  # of the connectivity matrix
 
 HOW_TO_LOAD = """\
@@ -36,6 +37,7 @@ scores = json.load(open(folder + "/metrics.json"))
 
 
 def make_payload(data: ReportData) -> dict[str, Any]:
+    """The data of the page, as its script reads them."""
     clusters, known = np.asarray(data.clusters), np.asarray(data.known)
     confidence = np.clip(np.nan_to_num(np.asarray(data.confidence, np.float64)), 0, 1)
     first, last = slider_range(data.hierarchy, data.n_clusters)
@@ -94,7 +96,7 @@ def finite(value: Any) -> float | None:
 
 
 def _positions_in(codes: list[int], values: NDArray[Any]) -> NDArray[np.int64]:
-    """Places of class codes in the list of classes; -1 stays -1."""
+    """The positions of class codes in the list of classes; -1 stays -1."""
     if not codes:
         return np.full(len(values), -1)
     return np.where(values >= 0, np.searchsorted(codes, values), -1)
@@ -129,7 +131,7 @@ def _counts(clusters: NDArray[Any], classes: NDArray[np.int64], n_classes: int) 
 
 
 def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], known: NDArray[Any]) -> dict[str, Any]:
-    """Soft connectivity of a few of the shown rows, ordered by cluster and, within it, by who goes with whom."""
+    """Soft connectivity of some of the shown rows. Rows are ordered by cluster, then so that similar ones are close."""
     picked = choose_rows(MATRIX, clusters[shown], np.zeros(len(shown), bool))
     rows = shown[picked]
     guard = max(1, data.min_cluster_size * len(rows) // len(clusters))
@@ -151,7 +153,7 @@ def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], 
 
 
 def _seriate(shares: NDArray[np.float64], clusters: NDArray[Any]) -> NDArray[np.int64]:
-    """An order by cluster in which rows that are often together are close."""
+    """An order by cluster; within a cluster, rows that are often together are close."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -172,19 +174,29 @@ def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:
 
 
 def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    columns = list(dict.fromkeys(key for row in scores for key in row if key not in ("method", "ours")))
+    """The table of scores: its columns, with a title and which value is best, and a row for each method."""
+    names = list(dict.fromkeys(key for row in scores for key in row if key not in ("method", "ours")))
     ours = [bool(row.get("ours")) for row in scores]
     if not any(ours):
         ours = ["diffclust" in str(row.get("method", "")).lower() for row in scores]
     if not any(ours):
         ours = [position == 0 for position in range(len(scores))]
     return {
-        "columns": columns,
+        "columns": [_column(name) for name in names],
         "rows": [
-            {"method": str(row.get("method", "")), "ours": mine, "values": [_cell(row.get(name)) for name in columns]}
+            {"method": str(row.get("method", "")), "ours": mine, "values": [_cell(row.get(name)) for name in names]}
             for row, mine in zip(scores, ours, strict=True)
         ],
     }
+
+
+def _column(name: str) -> dict[str, Any]:
+    """Columns that are not in :data:`diffclust.metrics.SCORES` have their name as a title, and no best value."""
+    if name not in SCORES:
+        return {"name": name, "title": name, "best": None}
+    score = SCORES[name]
+    title = f"{score.title[0].upper()}{score.title[1:]} {'↓' if score.best == 'min' else '↑'}"
+    return {"name": name, "title": title, "best": score.best}
 
 
 def _cell(value: Any) -> float | str | None:

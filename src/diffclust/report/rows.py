@@ -1,4 +1,4 @@
-"""Which rows a page shows, and the forest between them."""
+"""The rows that a page shows, and the forest between them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from diffclust.forest import Hierarchy
 
-A_FEW = 3  # rows of every cluster that is there at any position of the sliders
+A_FEW = 3  # rows that are shown, at least, of every cluster at any position of the sliders
 
 
 def choose_rows(
     limit: int, clusters: NDArray[Any], labelled: NDArray[np.bool_], others: Sequence[NDArray[Any]] = ()
 ) -> NDArray[np.int64]:
-    """At most ``limit`` rows, in order, of each cluster in proportion to its size; labelled rows count four times.
+    """At most ``limit`` row numbers, in order, in proportion to the sizes of clusters. Labelled rows count four times.
 
-    Of each cluster of the ``others`` a few rows are taken first, so that it can be seen at all.
+    A few rows of each cluster of the clusterings ``others`` are taken first, so that all of these are visible.
     """
     random = np.random.default_rng(0)
     rank, size = _ranks(2 * clusters + labelled, random)
@@ -29,7 +29,7 @@ def choose_rows(
 
 
 def _ranks(groups: NDArray[Any], random: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row its place in a random order of its group, and the group's size."""
+    """For each row its position in a random order of its group, and the size of the group."""
     group, size = np.unique(groups, return_inverse=True, return_counts=True)[1:]
     shuffled = random.permutation(len(group))
     order = shuffled[np.argsort(group[shuffled], kind="stable")]
@@ -41,8 +41,8 @@ def _ranks(groups: NDArray[Any], random: np.random.Generator) -> tuple[NDArray[n
 def edges_between(hierarchy: Hierarchy, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The forest's edges between the shown rows, as positions in ``rows``, and which of them are must-links.
 
-    A hidden row is taken together with the shown row that is nearest along the forest. These pieces are connected, so
-    what is left of the edges is a forest on the shown rows; with nothing hidden it is the hierarchy's own.
+    Each hidden row is merged into the shown row that is nearest along the forest. The merged pieces are connected, so
+    the edges between them are a forest on the shown rows. With nothing hidden it is the hierarchy's own.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra

@@ -1,4 +1,4 @@
-"""The page and its data, in one file."""
+"""Puts the page and its data into one file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from diffclust.files import write_atomically
 from diffclust.report.data import ReportData
 from diffclust.report.payload import make_payload
 
-SCRIPTS = ("data.js", "maps.js", "figures.js", "main.js")  # one module, in this order
+SCRIPTS = ("data.js", "maps.js", "figures.js", "main.js")  # joined to one module, in this order
 
 
 def write_report(data: ReportData, path: str | os.PathLike[str]) -> None:
-    """Write the report of a run to ``path``, all of it or nothing.
-
-    The file needs nothing else: it opens without a network.
-    """
+    """Writes the report of a run to ``path``. The file needs nothing else: it opens without a network."""
     write_atomically(Path(path), render(data))
 
 
@@ -42,7 +39,7 @@ def render(data: ReportData) -> str:
         "js": "\n".join((page / script).read_text("utf-8") for script in SCRIPTS),
     }
     template = (page / "template.html").read_text("utf-8")
-    # One pass: what is put in is not looked at again.
+    # One pass, so that braces in the inserted texts are not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 

@@ -4,16 +4,17 @@
     run.embeddings, run.clusters, run.metrics, run.hierarchy.labels(12)
     run.cluster(new_rows)
 
-``fit.py`` trains, clusters and writes; ``baselines.py`` scores other methods on the same rows; ``folder.py`` is the
-folder itself: its lock, its settings, its manifest; ``load.py`` reads a finished run back.
+``fit.py`` is the list of all steps. ``folder.py`` locks the folder, compares its settings and writes its manifest.
+``baselines.py`` scores the clusters beside simple methods. ``summary.py`` makes the metrics, remarks and the report.
+``results.py`` writes the results and reads them back.
 
 The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
 ``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole
-or not at all, and ``manifest.json``, written last, has the sizes and hashes of those that are read back.
+or not at all. ``manifest.json``, written last, has the sizes and hashes of those that ``load_run`` reads.
 """
 
 from diffclust.runs.fit import fit_run
 from diffclust.runs.folder import SETTINGS
-from diffclust.runs.load import Run, load_run
+from diffclust.runs.results import Run, clusters_csv, load_run
 
-__all__ = ["SETTINGS", "Run", "fit_run", "load_run"]
+__all__ = ["SETTINGS", "Run", "clusters_csv", "fit_run", "load_run"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -12,17 +11,10 @@ from numpy.typing import NDArray
 from diffclust import training
 from diffclust.backbones import is_image
 from diffclust.forest import Hierarchy
-from diffclust.knowledge import Knowledge
 from diffclust.metrics import clustering_scores
 from diffclust.tables import Table
 
-BASELINE_ROWS = 5000  # methods on the raw data see at most so many rows
-
-
-def train_baseline(table: Table, config: training.TrainingConfig, knowledge: Knowledge) -> training.ForestModule:
-    """The same network, trained with cross-entropy on the same labels."""
-    changes: dict[str, Any] = {"objective": "cross-entropy", "n_clusters": len(table.class_names), "patience": None}
-    return training.fit(dataclasses.replace(config, **changes), table.features, knowledge.labels, progress=False)
+BASELINE_ROWS = 5000  # methods on the raw data cluster at most this many rows
 
 
 def score_methods(
@@ -33,13 +25,20 @@ def score_methods(
     baseline: training.ForestModule | None,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Scores of ours and of simple methods. All cluster all rows, and are scored where nobody was told the truth.
+    """A row of scores for our clusters and for each simple method.
+
+    Every method clusters all rows. It is scored on the rows whose class it was not told.
 
     Args:
-        truth: (n,) classes to score by, -1 where there is none.
-        clusters: (n,) ours.
-        baseline: of :func:`train_baseline`, if there is one.
-        seed: of the methods that draw.
+        truth: (n,) classes to score by, -1 for rows that are not scored.
+        clusters: (n,) our clusters.
+        n_clusters: the number of clusters that the simple methods make.
+        baseline: the same network, trained with cross-entropy on the same labels, if there is one.
+        seed: the seed of methods that draw random numbers.
+
+    Returns:
+        {"method": its name, "ours": whether it is ours, and the scores of :func:`diffclust.metrics.clustering_scores`}
+        for each method; nothing where no row can be scored.
     """
     scored = np.flatnonzero(truth >= 0)
     if len(scored) == 0:
@@ -71,7 +70,7 @@ def _kmeans(points: NDArray[Any], n_clusters: int, seed: int) -> NDArray[np.int3
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    # scikit-learn takes seeds of 32 bits only.
+    # scikit-learn accepts only seeds of 32 bits.
     small_seed = seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
@@ -79,6 +78,6 @@ def _kmeans(points: NDArray[Any], n_clusters: int, seed: int) -> NDArray[np.int3
 
 
 def _baseline_rows(truth: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """All rows, or a sample of them in which those with a truth come first."""
+    """The numbers of all rows, or of a sample that prefers the rows that are scored."""
     order = np.random.default_rng(seed).permutation(len(truth))
     return np.sort(order[np.argsort(truth[order] < 0, kind="stable")][:BASELINE_ROWS])

@@ -1,7 +1,7 @@
 """The folder of a run: one process at a time writes to it, and a manifest, written last, says what is in it.
 
-A folder is claimed and its settings are written before training (:func:`prepare`). A run that is resumed must have the
-settings and the checkpoint of the run that was started (:func:`check_same_run`).
+Before training, :func:`prepare` locks the folder and writes the settings, and :func:`check_same_run` compares a resumed
+run with the settings and the checkpoint of the run that was started.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ except ImportError:  # pragma: no cover  (Windows)
     fcntl = None  # type: ignore[assignment]
 
 SETTINGS, MANIFEST, LOCK = "settings.json", "manifest.json", ".lock"
-FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # that load_run reads
-FORMAT = 2  # of the folder. Format 1 had no manifest.
-OF_RANKS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
+FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # what load_run reads
+FORMAT = 2  # the version of this layout. Version 1 had no manifest.
+RANK_SETTINGS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
 
 
 @contextlib.contextmanager
 def prepare(folder: Path, settings: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Makes the folder, holds its lock, and writes down what is asked for."""
-    _check_folder(folder, resume)  # before it is made
+    """Makes the folder, locks it and writes the settings."""
+    _check_folder(folder, resume)  # before the folder is made
     with contextlib.ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(claim(folder))
             _check_folder(folder, resume)  # another process may have been faster
-            (folder / MANIFEST).unlink(missing_ok=True)  # it would describe other files
-            for left in folder.glob(".*.tmp"):  # half files of a killed run
+            (folder / MANIFEST).unlink(missing_ok=True)  # it describes the files before this run
+            for left in folder.glob(".*.tmp"):  # half-written files of a killed run
                 left.unlink()
             write_atomically(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
         except OSError as error:
@@ -61,9 +61,9 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 
 def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
-    """A ValueError unless the run in the folder, and its checkpoint if there is one, have these settings.
+    """Raises a ValueError unless the run in the folder, and its checkpoint if there is one, have these settings.
 
-    Another size guard is fine: it is about the clusters, not about training; and so are other ranks.
+    The size guard may differ, because training does not use it, and so may the ranks.
     """
     before = read_json(folder / SETTINGS)
     for name in ("data", "config", "clusters", "holdout"):
@@ -90,10 +90,10 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _comparable(value: Any) -> Any:
-    """Without what a resumed run may change, and under the names of today."""
+    """Settings under their current names, without those that a resumed run may change."""
     if not isinstance(value, dict):
         return value
-    return {key: setting for key, setting in current_names(value).items() if key not in OF_RANKS}
+    return {key: setting for key, setting in current_names(value).items() if key not in RANK_SETTINGS}
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -111,14 +111,14 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 @contextlib.contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """Holds a lock on the folder: of several processes that start at once, one goes on and the others raise.
+    """Holds a lock on the folder. Of several processes that start at once, one continues and the others raise.
 
-    The system frees the lock when its process ends, however it ends, so a killed run does not block the next one.
-    Windows and some network disks have no such locks; there it has no effect.
+    The system frees the lock when the process ends, even when it is killed, so a killed run does not block the next
+    one. Windows and some network disks have no such locks; there this has no effect.
     """
     path = folder / LOCK
     descriptor = _lock(path)
-    while not _is_open_at(path, descriptor):  # the process that had it removed the file before we got the lock
+    while not _is_open_at(path, descriptor):  # its last holder has removed the file: this lock is on nothing
         os.close(descriptor)
         descriptor = _lock(path)
     try:

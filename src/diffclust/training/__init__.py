@@ -7,8 +7,9 @@
 Everything random in step t is a pure function of (seed, t): the rows of its batch, dropout, augmentation; the loss
 counts its draws of noise in its state. So a run that was killed and resumed is the run that was not.
 
-``settings.py`` says what a run is made of, ``data.py`` makes batches, ``module.py`` is network and loss, ``ranks.py``
-is about several ranks, ``loop.py`` fits, loads and embeds, and ``fleet.py`` trains several networks side by side.
+``settings.py`` has the settings, ``data.py`` makes batches, ``module.py`` is network and loss, ``loop.py`` trains and
+embeds, ``checkpoints.py`` saves and loads, ``ranks.py`` is about several ranks, ``fleet.py`` trains several networks
+side by side, and ``callbacks.py`` has the progress bar.
 """
 
 try:
@@ -19,6 +20,7 @@ except ImportError as error:
         "Training needs PyTorch and Lightning. Install them with: pip install 'diffclust[fit]'"
     ) from error
 
+from diffclust.training.checkpoints import LAST, check_checkpoint, load, save
 from diffclust.training.data import (
     ForestData,
     as_labels,
@@ -29,7 +31,7 @@ from diffclust.training.data import (
     move_images,
 )
 from diffclust.training.fleet import fit_many
-from diffclust.training.loop import LAST, check_checkpoint, classify, embed, fit, load, retrainer, save, scaled_rows
+from diffclust.training.loop import classify, embed, fit, retrainer, scaled_rows
 from diffclust.training.module import CrossEntropy, ForestModule
 from diffclust.training.ranks import is_first_rank, is_restartable, torchrun_settings
 from diffclust.training.settings import TrainingConfig

@@ -1,28 +1,13 @@
-"""What we add to Lightning's callbacks: checkpoints that are there whole or not at all, and one bar over all steps."""
+"""Callbacks: a progress bar over all steps, and the checkpoints of networks that are trained side by side."""
 
 from __future__ import annotations
 
-import io
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.plugins.io import TorchCheckpointIO
-
-from diffclust.files import write_atomically
-
-
-class WholeCheckpoints(TorchCheckpointIO):
-    """Lightning writes to the system's temporary folder first; from another disk, moving is copying, and can be cut."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        write_atomically(Path(path), buffer.getvalue())
 
 
 class StepBar(ProgressBar):

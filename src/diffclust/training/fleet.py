@@ -1,12 +1,12 @@
-"""Several networks trained side by side on one device, every step of all of them one CUDA graph.
+"""Several networks trained side by side on one device. One step of all of them is one CUDA graph.
 
     modules = fit_many([config_a, config_b], x, [y_a, y_b])
 
-Each network is trained as :func:`diffclust.training.fit` would train it, on the same rows and with the same noise. What
-is saved is the time between kernels: the rows of a few hundred steps travel to the GPU at once, and a step is one graph
-launch, in which the networks are parallel branches. One network alone gains, too. On the CPU the same code runs
-without a graph. Lightning keeps devices, checkpoints and logs; its batch is a block of steps that ends with a
-validation.
+Each network is trained as :func:`diffclust.training.fit` would train it, on the same rows and with the same noise. The
+time between kernels is saved: the row numbers of a few hundred steps are sent to the GPU at once, and a step is one
+graph launch, in which the networks are parallel branches. One network alone gains, too. On the CPU the same code runs
+without a graph. Lightning handles devices, checkpoints and logs; what it takes for a batch is a block of steps that
+ends with a validation.
 """
 
 from __future__ import annotations
@@ -23,21 +23,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
-from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
+from diffclust.training.callbacks import SaveBlocks, StepBar
+from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
 from diffclust.training.data import ForestData, as_problem, as_rows, as_set
-from diffclust.training.loop import (
-    LAST,
-    check_checkpoint,
-    choose_device,
-    interruptible,
-    quiet,
-    random_numbers_of_its_own,
-)
-from diffclust.training.module import ForestModule, check_finite, pair_scores, seed_step
+from diffclust.training.loop import choose_device, interruptible, private_random_state, quiet_lightning
+from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores, seed_step
 from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
 
-SHARED = ("validate_every", "precision", "device")  # what the networks of a fleet have in common
+SHARED = ("validate_every", "precision", "device")  # settings that must be the same for all networks
 PRECISIONS = ("32-true", "bf16-mixed")
 WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make the optimizer's state
 
@@ -63,9 +57,11 @@ def fit_many(
         validation: rows and labels; every network is measured on them after each ``validate_every`` steps, as in
             :func:`diffclust.training.fit`. A network with ``patience`` stops after so many validations without a better
             value of its ``monitor``, and returns with its best weights.
-        folder: where ``last.ckpt`` goes, after blocks, ``save_every`` seconds apart, and at the end; None writes none.
-        resume: such a checkpoint, to go on from with the same arguments.
-        workers: processes that choose the rows of the next blocks meanwhile.
+        folder: where ``last.ckpt`` is written; None writes none.
+        resume: such a checkpoint, to continue from with the same arguments.
+        save_every: seconds between two checkpoints, at least. They are written after a block and at the end.
+        progress: show a progress bar.
+        workers: number of processes that choose the rows of the next blocks meanwhile.
 
     Returns:
         The trained modules, on the CPU, in evaluation mode.
@@ -94,16 +90,8 @@ def fit_many(
     for config, y in zip(configs, ys, strict=True):
         _, labels, apart, config = as_problem(config, rows, y)
         data.append(ForestData(config, rows, labels, held_out, apart))
-    configs = [each.config for each in data]
-    with random_numbers_of_its_own(), quiet():
-        members = []
-        for config in configs:
-            torch.manual_seed(config.seed)
-            members.append(ForestModule(config, tuple(rows.shape[1:])))
-        for member, own in zip(members, data, strict=True):
-            member.scaling = own.scaling
-        for member in members:
-            member.make_layers(rows)
+    with private_random_state(), quiet_lightning():
+        members = [make_module(each.config, rows, each.scaling) for each in data]
         fleet, rank_group = Fleet(members, data), RankGroup(configs[0].timeout)
         saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
         trainer = pl.Trainer(
@@ -131,14 +119,14 @@ def fit_many(
 
 
 def _check_fleet(path: str | Path) -> None:
-    """A ValueError if a checkpoint is not one to resume a fleet from."""
+    """Raises a ValueError if a fleet cannot be resumed from a checkpoint."""
     state = check_checkpoint(path)
     if "best" not in state:
         raise ValueError(f"{path} holds one network: it is for fit(..., resume=...).")
     if any("value" not in best for best in state["best"]):
         raise ValueError(
-            f"{path} was written by an older version of diffclust, which knew no monitor here. Finish it with that "
-            "version, or start again without resume."
+            f"{path} was written by an older version of diffclust, which did not record the monitor. Finish it "
+            "with that version, or start again without resume."
         )
 
 
@@ -151,8 +139,8 @@ class _Blocks(IterableDataset):
     def __iter__(self) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
         worker = get_worker_info()
         mine, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        cuts = self.fleet.cuts()
-        for start, stop in list(pairwise(cuts))[mine::stride]:
+        edges = self.fleet.block_edges()
+        for start, stop in list(pairwise(edges))[mine::stride]:
             yield [_block(data, range(start, stop)) for data in self.fleet.data]
 
 
@@ -168,14 +156,15 @@ class Fleet(pl.LightningModule):
 
     Attributes:
         done: steps so far.
-        best: for each network the best value of its monitor, the weights it had then, how many validations have passed
+        best: for each network the best value of its monitor, its weights at that time, the number of validations
             since, and whether patience has stopped it.
     """
 
     def __init__(self, members: Sequence[ForestModule], data: Sequence[ForestData]) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.members = nn.ModuleList(members)
+        self.members = nn.ModuleList(members)  # registers them
+        self.networks = list(members)  # the same, as ForestModule for the type checker
         self.data = list(data)
         self.config: TrainingConfig = members[0].config
         self.n_steps = max(data.config.n_steps for data in self.data)
@@ -187,10 +176,10 @@ class Fleet(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         on_gpu = self.device.type == "cuda"
-        return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.members]  # type: ignore[operator]
+        return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.networks]
 
     def on_train_start(self) -> None:
-        """Everything that a step reads or writes gets its place on the device: a graph remembers addresses."""
+        """Puts everything that a step reads or writes on the device, at addresses that a graph can use again."""
         device = self.device
         self._optimizers = self.trainer.optimizers
         x = self.data[0].sets["training"][0].to(device)
@@ -204,14 +193,14 @@ class Fleet(pl.LightningModule):
 
         configs = [data.config for data in self.data]
         self._rates = [of_steps(lambda step, c=c: c.learning_rate * c.rate(step)) for c in configs]  # type: ignore[misc]
-        has_scale = [member.loss.noise_scale is not None for member in self.members]  # type: ignore[union-attr]
+        has_scale = [member.loss.noise_scale is not None for member in self.networks]
         self._scales = [of_steps(c.noise_scale) if has else None for c, has in zip(configs, has_scale, strict=True)]
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])
         self._block: list[tuple[Tensor, Tensor | None]] = []
         self._until_capture = WARM_UP
-        self._streams = [torch.cuda.Stream() for _ in self.members] if device.type == "cuda" else []
+        self._streams = [torch.cuda.Stream() for _ in self.networks] if device.type == "cuda" else []
 
     def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
         n_steps, before = len(block[0][0]), self._active()
@@ -237,7 +226,7 @@ class Fleet(pl.LightningModule):
         self._in_block.zero_()
 
     def _room(self, steps: Tensor) -> Tensor:
-        """For the longest block: the first one may be shorter."""
+        """Memory for the longest block: the first one may be shorter."""
         return steps.new_empty((self.config.validate_every, *steps.shape[1:]))
 
     def _active(self) -> list[int]:
@@ -246,8 +235,8 @@ class Fleet(pl.LightningModule):
             i for i, best in enumerate(self.best) if not best["stopped"] and self.done < self.data[i].config.n_steps
         ]
 
-    def cuts(self) -> list[int]:
-        """Steps between which blocks lie, from the one that is reached: validations, and where a network is done."""
+    def block_edges(self) -> list[int]:
+        """The steps at which blocks begin and end, from the current one on: validations, and ends of networks."""
         ends = {data.config.n_steps for data in self.data}
         return sorted({self.done, *ends, *range(0, self.n_steps, self.config.validate_every)} - {*range(self.done)})
 
@@ -280,7 +269,7 @@ class Fleet(pl.LightningModule):
         return graph
 
     def _on_streams(self) -> None:
-        """A step of every network on a stream of its own, between the same two points of the current one."""
+        """A step of every network, each on its own stream. The current stream waits for all of them."""
         current, active = torch.cuda.current_stream(), self._active()
         for i in active:
             self._streams[i].wait_stream(current)
@@ -291,9 +280,8 @@ class Fleet(pl.LightningModule):
         self._count()
 
     def _step_of(self, i: int) -> None:
-        """One step of one network. Reads nothing on the host."""
-        member: ForestModule = self.members[i]  # type: ignore[assignment]
-        optimizer, (rows, moves) = self._optimizers[i], self._block[i]
+        """One step of one network. Nothing is read on the host, so that a graph can hold it."""
+        member, optimizer, (rows, moves) = self.networks[i], self._optimizers[i], self._block[i]
         rows = rows.index_select(0, self._in_block)[0]
         moves = None if moves is None else moves.index_select(0, self._in_block)[0]
         x, known = self.data[i].take("training", rows, moves)
@@ -318,22 +306,21 @@ class Fleet(pl.LightningModule):
 
     def _precision(self) -> torch.autocast:
         halved = self.config.precision == "bf16-mixed"
-        # No cache: casts of weights must not outlive the graph.
+        # Without a cache: cast weights must not be used after the graph that holds them.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=halved, cache_enabled=False)
 
     def _check_losses(self, trained: list[int]) -> None:
         for i in trained:
-            loss = self.members[i].losses[self.done - 1]  # type: ignore[index]
+            loss = self.networks[i].losses[self.done - 1]
             check_finite(loss, self.done, self.data[i].config, f"The loss of network {i}")
 
     # -------------------------------------------------------------------------------------------------- validation
 
     @torch.no_grad()
     def _validate(self, trained: list[int]) -> None:
-        """Measures each network whose turn it is; the best weights are kept."""
+        """Measures each network that is due for a validation, and keeps its best weights."""
         for i in trained:
-            member: ForestModule = self.members[i]  # type: ignore[assignment]
-            config = member.config
+            member, config = self.networks[i], self.networks[i].config
             if self.done % min(config.validate_every, config.n_steps):
                 continue  # the block ended because another network is done
             measured = self._measure(member, self.data[i])
@@ -341,9 +328,8 @@ class Fleet(pl.LightningModule):
             self._remember(i, measured[config.monitor])
 
     def _remember(self, i: int, value: float) -> None:
-        """Best weights and patience, by the rules of Lightning's ModelCheckpoint and EarlyStopping."""
-        member: ForestModule = self.members[i]  # type: ignore[assignment]
-        best, patience = self.best[i], member.config.patience
+        """Updates best weights and patience by the rules of Lightning's ModelCheckpoint and EarlyStopping."""
+        member, best, patience = self.networks[i], self.best[i], self.networks[i].config.patience
         maximised = MONITORS[member.config.monitor] == "max"
         if best["value"] is None or (value > best["value"] if maximised else value < best["value"]):
             state = {name: tensor.clone() for name, tensor in member.state_dict().items() if name != "losses"}
@@ -353,7 +339,7 @@ class Fleet(pl.LightningModule):
         best["stopped"] = patience is not None and (best["waited"] >= patience or not math.isfinite(value))
 
     def _measure(self, member: ForestModule, data: ForestData) -> dict[str, float]:
-        """Means over the batches of validation, which are solved together, of what ``fit`` measures one by one."""
+        """The measures of ``fit``, as means over all validation batches, which are solved together."""
         rows = torch.stack(data.validation_rows).to(self.device)
         member.eval()
         embeddings = []
@@ -372,23 +358,21 @@ class Fleet(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------- checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["validations"] = [member.validations for member in self.members]
+        checkpoint["validations"] = [member.validations for member in self.networks]
         checkpoint["done"], checkpoint["best"] = self.done, self.best
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.done, self.best = checkpoint["done"], checkpoint["best"]
-        for member, validations in zip(self.members, checkpoint["validations"], strict=True):
-            member.validations = list(validations)  # type: ignore[assignment]
+        for member, validations in zip(self.networks, checkpoint["validations"], strict=True):
+            member.validations = list(validations)
 
     def finish(self) -> list[ForestModule]:
-        """The networks on the CPU, those with patience with their best weights."""
+        """The networks on the CPU. Those with patience have their best weights."""
         self._graph = None
-        finished = []
-        for best, each in zip(self.best, self.members, strict=True):
-            member: ForestModule = each  # type: ignore[assignment]
+        for best, member in zip(self.best, self.networks, strict=True):
             if member.config.patience is not None:
                 member.load_state_dict(best["state"], strict=False)
             for parameter in member.parameters():
-                parameter.grad = None  # may lie in the memory of the graph
-            finished.append(member.cpu().eval())
-        return finished
+                parameter.grad = None  # it may be in the memory of the graph
+            member.cpu().eval()
+        return self.networks

@@ -16,11 +16,11 @@ from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
 from diffclust.training.settings import MONITORS, TrainingConfig
 
-START_ROWS = 10_000  # whose principal components a residual network starts from, about
+START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
 
 
 class CrossEntropy(modules._OnEmbeddings):
-    """The baseline in place of the loss: cross-entropy of a linear layer, on the labelled rows; labels are below k."""
+    """The baseline's loss: cross-entropy of a linear layer, on the labelled rows. Labels are below k."""
 
     noise_scale: Tensor | None = None
 
@@ -38,21 +38,21 @@ class CrossEntropy(modules._OnEmbeddings):
         logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
         if embeddings.ndim == 2:
             return nn.functional.cross_entropy(logits, classes, ignore_index=UNKNOWN)
-        problems = zip(logits, classes, strict=True)  # the mean of each: they may have different numbers of labels
+        problems = zip(logits, classes, strict=True)  # one by one, because their numbers of labels may differ
         return torch.stack([nn.functional.cross_entropy(*each, ignore_index=UNKNOWN) for each in problems]).mean()
 
 
 def seed_step(device: torch.device, seed: int, step: int, rank: int = 0) -> None:
-    """Makes what a network draws in a step, such as dropout, a function of (seed, step, rank), too."""
+    """Seeds torch, so that what a network draws in a step, such as dropout, is a function of (seed, step, rank)."""
     number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1
-    # Not torch.manual_seed, which keeps a stack trace for every kind of device that is not there: a millisecond.
+    # Not torch.manual_seed: it records a stack trace for every kind of device that is missing, which takes 1 ms.
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index].manual_seed(number)
 
 
 def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str = "The loss") -> None:
-    """Waits for the loss, so not in every step."""
+    """Raises a FloatingPointError for a loss that is NaN or infinite. It waits for the GPU: not for every step."""
     if not torch.isfinite(loss):
         raise FloatingPointError(
             f"{name} is {float(loss.detach())} after {n_steps} steps: training diverged. Lower learning_rate "
@@ -61,12 +61,14 @@ def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str =
 
 
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Clustering error and adjusted Rand index of each problem, over its labelled points.
+    """Clustering error and adjusted Rand index (ARI) of each problem, over its labelled points.
 
-    The numbers of :func:`diffclust.metrics.clustering_scores`, for many problems at once and on their device.
+    These are the ``error`` and ``ari`` of :func:`diffclust.metrics.clustering_scores`, for many problems at once and on
+    their device.
 
     Args:
-        found, labels: (..., n), clusters and labels; negative labels are unknown.
+        found: (..., n) clusters.
+        labels: (..., n) labels; negative ones are unknown.
 
     >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
     [[0.375], [0.0]]
@@ -76,7 +78,7 @@ def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     pairs = (same & joined, same & ~joined, ~same & joined, ~same & ~joined)
     right, missed, confused, apart = torch.stack([(known & each).sum((-1, -2)) for each in pairs]).cpu()
     n_known = (labels >= 0).sum(-1).cpu()
-    right = right - n_known  # a point and itself are no pair, but count in the error
+    right = right - n_known  # a point and itself count in the error and not in the ARI
     error = (missed + confused).double() / n_known.double() ** 2
     scale = (right + missed) * (missed + apart) + (right + confused) * (confused + apart)
     index = 2.0 * (right * apart - missed * confused).double() / scale.double()
@@ -88,7 +90,7 @@ class ForestModule(pl.LightningModule):
 
     Attributes:
         loss_curve: the loss of every step so far.
-        validations: a dictionary for every validation: step, val_loss, val_error, val_ari.
+        validations: a dictionary for every validation, with step, val_loss, val_error and val_ari.
     """
 
     losses: Tensor
@@ -144,29 +146,13 @@ class ForestModule(pl.LightningModule):
     def forward(self, x: Tensor) -> Tensor:
         return self.backbone(self.scaling(x))
 
-    def make_layers(self, rows: Tensor) -> None:
-        """What layers have from the data: a residual network its start, the baseline's linear layer its shape, which
-        ranks have to know before the first step.
-
-        Raises:
-            ValueError: the backbone does not fit the rows.
-        """
-        self._check_backbone(rows[:2].cpu())
-        if isinstance(self.backbone, Residual):
-            some = rows[:: max(1, len(rows) // START_ROWS)]
-            self.backbone.start_at(self.scaling(some.cpu()))
-        if isinstance(self.loss, CrossEntropy):
-            seed_step(self.device, self.config.seed, 0)
-            with torch.no_grad():
-                self.loss.logits(self.eval()(rows[:2]))
-            self.train()
-
-    def _check_backbone(self, rows: Tensor) -> None:
+    def check_backbone(self, rows: Tensor) -> Tensor:
+        """The embeddings of some rows, or a ValueError if the backbone does not fit them."""
         name, shape = f"backbone {self.config.backbone!r}", tuple(rows.shape[1:])
         try:
             with torch.no_grad():
                 embeddings = self.eval()(rows)
-        except Exception as error:  # whatever a network of the user's own may raise
+        except Exception as error:  # a network of the user may raise anything
             raise ValueError(f"{name} does not take rows of shape {shape}: {error}.") from error
         self.train()
         if embeddings.ndim != 2 or len(embeddings) != len(rows):
@@ -176,6 +162,7 @@ class ForestModule(pl.LightningModule):
             )
         if not any(parameter.requires_grad for parameter in self.backbone.parameters()):
             raise ValueError(f"{name} has no parameters to train.")
+        return embeddings
 
     def on_fit_start(self) -> None:
         self.loss.gather = self.trainer.world_size > 1
@@ -229,3 +216,22 @@ class ForestModule(pl.LightningModule):
         saved = checkpoint["state_dict"]["losses"].cpu()[: len(losses)]  # a resumed run may be longer or shorter
         losses[: len(saved)] = saved
         checkpoint["state_dict"]["losses"] = losses
+
+
+def make_module(config: TrainingConfig, rows: Tensor, scaling: InputScaling) -> ForestModule:
+    """The network before its first step. Its weights depend on ``config.seed`` and the rows alone.
+
+    Raises:
+        ValueError: the backbone does not fit the rows.
+    """
+    torch.manual_seed(config.seed)
+    module = ForestModule(config, tuple(rows.shape[1:]))
+    module.scaling = scaling
+    embeddings = module.check_backbone(rows[:2].cpu())
+    if isinstance(module.backbone, Residual):
+        some = rows[:: max(1, len(rows) // START_ROWS)]
+        module.backbone.start_at(scaling(some.cpu()))
+    if isinstance(module.loss, CrossEntropy):
+        seed_step(module.device, config.seed, 0)
+        module.loss.logits(embeddings)  # the lazy layer gets its shape, which all ranks have to know
+    return module

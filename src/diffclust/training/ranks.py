@@ -1,4 +1,4 @@
-"""Training on several ranks: who starts them, how they stop together, and what is said when one of them is gone.
+"""Training on several ranks: how they start, how they stop together, and the error when one of them is lost.
 
 Lightning, torchrun or Slurm start the processes; DistributedDataParallel averages the gradients. A rank embeds its
 share of the rows of a step, see ``data.py``; the loss is one over all of them, see :mod:`diffclust.distributed`.
@@ -28,27 +28,27 @@ from diffclust.training.settings import TrainingConfig
 
 
 def torchrun_settings() -> dict[str, int]:
-    """``devices`` and ``num_nodes`` of the torchrun that started this process, for a config; nothing without one."""
+    """``devices`` and ``num_nodes`` of the torchrun that started this process; empty if none did."""
     if not TorchElasticEnvironment.detect():
         return {}
     return {"devices": int(os.environ["LOCAL_WORLD_SIZE"]), "num_nodes": int(os.environ["GROUP_WORLD_SIZE"])}
 
 
 def is_first_rank() -> bool:
-    """Whether this process is the one that writes, among those that train together. Known once a trainer is made."""
+    """Whether this process is the one that writes, of those that train together. It is known once a trainer is made."""
     return rank_zero_only.rank == 0  # type: ignore[attr-defined]
 
 
 def is_restartable() -> bool:
-    """Whether this process may be a second start: torchrun was told to restart, or Slurm has put the job back.
+    """Whether this process may be a restart: torchrun was told to restart, or Slurm has requeued the job.
 
-    Not torchrun's count of restarts: only the node that failed counts.
+    torchrun's count of restarts is not used: only the node that failed counts it.
     """
     return any(int(os.environ.get(name) or 0) > 0 for name in ("TORCHELASTIC_MAX_RESTARTS", "SLURM_RESTART_COUNT"))
 
 
 def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl.Trainer:
-    """Lightning's, on the ranks of the config."""
+    """Lightning's Trainer on the ranks of the config."""
     try:
         trainer = pl.Trainer(
             accelerator=accelerator,
@@ -62,7 +62,9 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"Training cannot start on these devices: {reason}.") from error
     if trainer.world_size > 1 and getattr(trainer.strategy.launcher, "is_interactive_compatible", False):
-        raise ValueError("Several devices need a script or the command line: forks of a notebook keep what they learn.")
+        raise ValueError(
+            "Several devices need a script or the command line: what forks of a notebook learn is lost when they end."
+        )
     if trainer.num_nodes > 1 and _restarts_in_one_store():
         raise ValueError(
             "For torchrun to restart on several nodes, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where it is started: "
@@ -72,19 +74,20 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
 
 
 def _restarts_in_one_store() -> bool:
+    """Whether torchrun may restart, and keeps the addresses of ranks in a store that outlives a restart."""
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return shared and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0) > 0
 
 
-def meet(trainer: pl.Trainer) -> None:
-    """What Lightning leaves to do before and after the ranks have met."""
+def prepare_process_group(trainer: pl.Trainer) -> None:
+    """Does what Lightning does not: connects ranks after a restart, and disconnects them when the process ends."""
     if trainer.world_size == 1:
         return
-    atexit.unregister(_part)
-    atexit.register(_part)
+    atexit.unregister(_disconnect)
+    atexit.register(_disconnect)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if _restarts_in_one_store() and attempt != "0" and not dist.is_initialized():
-        # Keys of their own: the store still has the addresses from before the restart (pytorch issue 135712).
+        # A prefix for this attempt: the store still has the addresses from before the restart (pytorch issue 135712).
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         dist.init_process_group(
             dist.get_default_backend_for_device(trainer.strategy.root_device),
@@ -94,14 +97,14 @@ def meet(trainer: pl.Trainer) -> None:
         )
 
 
-def _part() -> None:
-    """Lightning does it for NCCL; with gloo, too, a process may abort at its end without."""
+def _disconnect() -> None:
+    """Lightning disconnects NCCL only. With gloo, too, a process that does not disconnect may abort when it ends."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 class RankGroup(Callback):
-    """All ranks begin at the same step, and stop after the same one, whichever of them got a signal.
+    """Makes all ranks begin at the same step and stop after the same one, whichever of them got a signal.
 
     Attributes:
         timeout: seconds that a rank waits for the others in a step.
@@ -113,21 +116,21 @@ class RankGroup(Callback):
         self.signalled = self.stopped = False
 
     def on_signal(self, signum: int, frame: Any) -> None:
-        """The first lets the step in hand be finished, the second does not."""
+        """The first signal lets the current step finish, the second does not."""
         if self.signalled:
             raise KeyboardInterrupt
         self.signalled = True
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if trainer.world_size > 1:
-            # Only now: to start and to read the data may take one rank longer than another.
+            # Not before: starting and reading the data may take one rank longer than another. There is no public way.
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():
-            # Lightning's own handler talks to the other ranks at any point of a step, where they do not listen.
+            # Replaces Lightning's handler, which communicates at any point of a step: the other ranks would not answer.
             signal.signal(signal.SIGTERM, self.on_signal)
-        steps = _of_ranks(trainer, trainer.global_step)
+        steps = _gather_number(trainer, trainer.global_step)
         if min(steps) < max(steps):
             raise ValueError(
                 f"The ranks begin at different steps, {min(steps)} to {max(steps)}: the checkpoint must be on a disk "
@@ -142,10 +145,11 @@ class RankGroup(Callback):
         self._agree(trainer)
 
     def _agree(self, trainer: pl.Trainer) -> None:
-        self.stopped = any(_of_ranks(trainer, int(self.signalled)))
+        self.stopped = any(_gather_number(trainer, int(self.signalled)))
 
 
-def _of_ranks(trainer: pl.Trainer, value: int) -> list[int]:
+def _gather_number(trainer: pl.Trainer, value: int) -> list[int]:
+    """The value of each rank."""
     if trainer.world_size == 1:
         return [value]
     values = torch.zeros(trainer.world_size, dtype=torch.int64, device=trainer.strategy.root_device)
@@ -156,7 +160,7 @@ def _of_ranks(trainer: pl.Trainer, value: int) -> list[int]:
 
 @contextmanager
 def explain_lost_ranks(trainer: pl.Trainer, timeout: float) -> Iterator[None]:
-    """A lost rank is a ConnectionError that says so; gloo's own is a RuntimeError like any other."""
+    """Turns the error of a lost rank into a ConnectionError. gloo raises a RuntimeError like any other."""
     try:
         yield
     except RuntimeError as error:

@@ -1,8 +1,5 @@
 // Texts, scores and controls; `update` draws everything that follows from the data and the controls.
 
-const SCORE_NAMES = { error: "Error ↓", ari: "ARI ↑", nmi: "NMI ↑", ami: "AMI ↑", accuracy: "Accuracy ↑" };
-const FEWER_IS_BETTER = new Set(["error"]);
-
 function fillScores() {
   const { columns, rows: methods } = D.scores;
   if (!methods.length) {
@@ -11,21 +8,21 @@ function fillScores() {
   }
   if (D.scoredRows !== null)
     $("scored").textContent = `Scored on ${count(D.scoredRows, "row")} whose labels nobody was told.`;
-  const best = columns.map((name, c) => {
+  const bestValues = columns.map(({ best }, c) => {
     const values = methods.map((row) => row.values[c]).filter((value) => typeof value === "number");
-    return values.length && name in SCORE_NAMES ? Math[FEWER_IS_BETTER.has(name) ? "min" : "max"](...values) : null;
+    return values.length && best !== null ? Math[best](...values) : null;
   });
   const cell = (value, c) =>
     make(
       "td",
       {
-        class: `number${value !== null && value === best[c] ? " best" : ""}`,
-        "data-name": SCORE_NAMES[columns[c]] ?? columns[c],
+        class: `number${value !== null && value === bestValues[c] ? " best" : ""}`,
+        "data-name": columns[c].title,
       },
       value === null
         ? "–"
         : typeof value === "number"
-          ? Number.isInteger(value) && !(columns[c] in SCORE_NAMES)
+          ? Number.isInteger(value) && columns[c].best === null
             ? `${value}`
             : value.toFixed(3)
           : value,
@@ -38,7 +35,7 @@ function fillScores() {
         "tr",
         {},
         make("th", { scope: "col" }, "Method"),
-        ...columns.map((name) => make("th", { scope: "col", class: "number" }, SCORE_NAMES[name] ?? name)),
+        ...columns.map(({ title }) => make("th", { scope: "col", class: "number" }, title)),
       ),
     ),
     make(
@@ -68,11 +65,11 @@ function fillHead() {
   parts.push(
     ". ",
     bold(percent(D.sure.share)),
-    " of the rows stay with their cluster in nine of ten shaken copies of the data.",
+    " of the rows have a confidence of at least 90 %.",
   );
   $("summary").replaceChildren(...parts);
   const ours = D.scores.rows.find((row) => row.ours),
-    score = (name) => ours?.values[D.scores.columns.indexOf(name)];
+    score = (name) => ours?.values[D.scores.columns.findIndex((column) => column.name === name)];
   const tiles = [
     ["clusters", `${D.nClusters}`],
     ["mean confidence", percent(D.sure.mean)],

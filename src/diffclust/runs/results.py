@@ -1,11 +1,13 @@
-"""A finished run, read back from its folder."""
+"""The results of a run: :class:`Run`, and the files that :func:`save_run` writes and :func:`load_run` reads."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,21 +16,30 @@ import torch
 from numpy.typing import NDArray
 
 from diffclust import training
+from diffclust.files import csv_text, write_atomically
 from diffclust.forest import Hierarchy
 from diffclust.runs.folder import SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
 
-MEASURED_ROWS = 5000  # whose distances say what is usual
+MEASURED_ROWS = 5000  # the usual distance between neighbours is measured on at most this many rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run, see :func:`load_run`.
+    """A finished run. :func:`fit_run` and :func:`load_run` return it.
 
     Attributes:
-        clusters: (n,) cluster of each row; ``names`` are the clusters' names, ``confidence`` the probability that each
-            row's is right, ``novelty`` the probability that a row is of none of the labelled classes.
-        hierarchy: of the embeddings, under what was known: ``hierarchy.labels(k, min_cluster_size)`` for other k.
+        folder: where its files are.
+        module: the trained network.
+        embeddings: (n, embedding_dim) what the network makes of each row.
+        clusters: (n,) the cluster of each row, numbered from 0.
+        names: the name of each cluster.
+        confidence: (n,) the probability that a row is in the right cluster. Files have four decimals of it.
+        novelty: (n,) the probability that a row is of none of the labelled classes. Files have four decimals of it.
+        hierarchy: the tree of the embeddings, under what was known: ``hierarchy.labels(k, min_cluster_size)`` gives
+            another number of clusters.
+        metrics: the content of ``metrics.json``.
+        settings: the content of ``settings.json``.
     """
 
     folder: Path
@@ -44,22 +55,22 @@ class Run:
 
     def cluster(self, x: Any) -> NDArray[np.int64]:
         """The clusters of new rows: each joins the row whose embedding is nearest."""
-        return self.clusters[self._nearest(x)]
-
-    def _nearest(self, x: Any) -> NDArray[np.intp]:
-        return nearest_points(self.embeddings, training.embed(self.module, x), "euclidean")
+        return self.clusters[self._nearest(training.embed(self.module, x))]
 
     def place(self, x: Any) -> Placed:
         """The clusters of new rows, and what is known of the row that each joins."""
         embedded = training.embed(self.module, x)
-        nearest = nearest_points(self.embeddings, embedded, "euclidean")
+        nearest = self._nearest(embedded)
         distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[nearest], axis=1)
         return Placed(
             self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance()
         )
 
+    def _nearest(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
+        return nearest_points(self.embeddings, embedded, "euclidean")
+
     def _usual_distance(self) -> float:
-        """The distance that hardly any row of the run has from the row nearest to it."""
+        """Twice the distance from its nearest other row that 99 % of the rows stay below."""
         from sklearn.neighbors import NearestNeighbors
 
         rows = self.embeddings.astype(np.float64)
@@ -73,20 +84,51 @@ class Placed(NamedTuple):
     """Where :meth:`Run.place` puts new rows."""
 
     clusters: NDArray[np.int64]
-    confidence: NDArray[np.float64]  # of the row of the run that is nearest
-    novelty: NDArray[np.float64]  # likewise
+    confidence: NDArray[np.float64]  # that of the nearest row of the run
+    novelty: NDArray[np.float64]  # that of the nearest row of the run
     unlike: NDArray[np.bool_]  # whether a new row is much farther from its nearest row than rows of the run are
 
 
-def load_run(folder: str | Path, backbone: Any = None) -> Run:
-    """All of a run's folder; ``folder`` may also be the checkpoint in it.
-
-    Nothing in the folder is executed: arrays and checkpoint are read without unpickling objects, and of backbones only
-    those of this library are made by the name that is recorded there.
+def save_run(run: Run, labels: Iterable[str]) -> None:
+    """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
     Args:
-        backbone: needed again where the run was given a backbone of its own: the same "package.module:attribute", a
-            module or a function. See :func:`diffclust.training.load`.
+        labels: the label that each row was given, "" where none.
+    """
+    tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
+    table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, label=labels)
+    write_atomically(run.folder / "embeddings.npy", lambda file: np.save(file, run.embeddings))
+    write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
+    write_atomically(run.folder / "clusters.csv", table)
+    write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
+
+
+def clusters_csv(
+    names: list[str],
+    clusters: NDArray[Any],
+    confidence: NDArray[np.float64],
+    novelty: NDArray[np.float64],
+    **more: Iterable[Any],
+) -> str:
+    """The text of ``clusters.csv``: a line for each row. Columns in ``more`` come last."""
+    columns = zip(clusters, confidence, novelty, *more.values(), strict=True)
+    lines = (
+        [row, cluster, names[cluster], f"{sure:.4f}", f"{new:.4f}", *others]
+        for row, (cluster, sure, new, *others) in enumerate(columns)
+    )
+    return csv_text(["row", "cluster", "name", "confidence", "novelty", *more], lines)
+
+
+def load_run(folder: str | Path, backbone: Any = None) -> Run:
+    """Reads a finished run.
+
+    Nothing in the folder is executed. Arrays and the checkpoint are read without unpickling objects, and only backbones
+    of this library are made by the name that the checkpoint records.
+
+    Args:
+        folder: the folder of the run, or the checkpoint in it.
+        backbone: needed where the run was given a backbone of its own: the same "package.module:attribute", a module or
+            a function. See :func:`diffclust.training.load`.
 
     Raises:
         ValueError: a file is missing, damaged or of another run, or the backbone has to be given. The message names the
@@ -108,7 +150,7 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings)
 
 
-# What goes wrong in NumPy and csv with a file that is not what it should be.
+# What NumPy and csv raise for a file that is not of the expected form.
 UNREADABLE = (ValueError, KeyError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
 
 

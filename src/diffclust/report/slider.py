@@ -1,4 +1,4 @@
-"""Every clustering of a hierarchy between two numbers of clusters, as one finest clustering and the joins above it."""
+"""The clusters at every position of the page's sliders: one finest clustering, and the splits that lead to it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from diffclust.forest import Hierarchy
 from diffclust.stability import default_guard
 
-LAST = 30  # number of clusters that the slider goes up to, at least
-SPAN = 100  # numbers of clusters on the slider, at most
+LAST = 30  # the slider goes up to at least this many clusters
+SPAN = 100  # the slider has at most this many positions
 
 
 class Split(NamedTuple):
@@ -30,7 +30,7 @@ class Cuts(NamedTuple):
     """
 
     guard: int
-    lowest: int  # what the hierarchy could be cut into
+    lowest: int  # smallest number of clusters of the hierarchy under this guard
     highest: int
     first: int
     last: int
@@ -38,7 +38,8 @@ class Cuts(NamedTuple):
     splits: list[Split]
 
     def labels(self, n_clusters: int) -> NDArray[np.int32]:
-        """
+        """(n,) the clusters at a number of clusters.
+
         >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2.5, 9], [0.0, 1, 2.5, 9])))
         >>> [cut(h, 1, 1, 3).labels(k).tolist() for k in (1, 2, 3)]
         [[0, 0, 0, 0], [0, 0, 0, 2], [0, 0, 1, 2]]
@@ -82,9 +83,9 @@ def cut(hierarchy: Hierarchy, guard: int, first: int, last: int) -> Cuts:
 
 
 def renumber(cuts: Cuts, clusters: NDArray[np.int64], n_clusters: int) -> Cuts:
-    """The same with numbers that agree with ``clusters`` at ``n_clusters``, as far as the two clusterings overlap.
+    """The same cuts with cluster numbers that agree with ``clusters`` at ``n_clusters``, as far as these overlap.
 
-    So a cluster has the number that the run's files give it. New clusters take the next free number when they appear.
+    So a cluster has the number that the run's files give it. A cluster that appears later gets the next free number.
     """
     reference = cuts.labels(min(max(n_clusters, cuts.first), cuts.last))
     pairs, overlap = np.unique(np.stack([reference, clusters]), axis=1, return_counts=True)
