@@ -1,4 +1,4 @@
-"""Settings that all tests share: where Numba and XLA cache compiled code, how Triton and hypothesis run."""
+"""Settings of all tests: caches of what Numba and XLA compile, how Triton and hypothesis run, markers."""
 
 import hashlib
 import importlib.metadata
@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,15 +32,21 @@ assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is impor
 NUMBA_CACHE = ROOT / ".cache" / "numba" / f"{_source_hash()}-{importlib.metadata.version('numba')}"
 os.environ["NUMBA_CACHE_DIR"] = str(NUMBA_CACHE)
 
+# Workers of xdist share the cores: threads of torch and scikit-learn beyond that would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # XLA compiles for seconds what runs in milliseconds; its cache looks at the whole program.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 # Triton reads this when it is imported, which other packages do as well: kernels run in its interpreter without a GPU.
+HAS_GPU = False
 try:
     import torch
 
-    if not torch.cuda.is_available():
+    HAS_GPU = torch.cuda.is_available()
+    if not HAS_GPU:
         os.environ["TRITON_INTERPRET"] = "1"
 except ImportError:
     pass
@@ -47,3 +54,16 @@ except ImportError:
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker("browser")
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # long ones first: no worker waits at the end
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not HAS_GPU:
+        pytest.skip("needs a GPU")

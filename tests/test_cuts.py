@@ -53,6 +53,7 @@ def test_kmeans_without_knowledge_is_that_of_scikit_learn():
     assert ((x - centres[ours]) ** 2).sum() <= 1.02 * theirs.inertia_
 
 
+@pytest.mark.slow
 def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -66,6 +67,7 @@ def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
             assert found.max() + 1 == k
 
 
+@pytest.mark.slow
 def test_colourings_are_as_cheap_as_exhaustive_search_says():
     excess = []
     for seed in range(60):

@@ -227,6 +227,7 @@ def test_compiled_modules_without_gradient(kind, how):
     assert eager.noise_counter == module.noise_counter
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductor():
     eager, module = make("PartialFenchelYoungLoss"), make("PartialFenchelYoungLoss")
@@ -636,6 +637,7 @@ def run_script(mode, **environment):
     return process.stdout.split()
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_threads_nor_on_forks():
     parent, *children = run_script("fork", NUMBA_NUM_THREADS="3")
     assert len(children) == 2
@@ -713,6 +715,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_device_without_a_solver_is_served_by_the_cpu():
     """Forward and backward, the same numbers, where they came from; one warning a process."""
     pytest.importorskip("torch.utils.backend_registration")
