@@ -1,5 +1,6 @@
 """Settings of all tests: caches of what Numba and XLA compile, how Triton and hypothesis run, markers."""
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -40,6 +41,29 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
+
+def _patch_triton_once_a_launch():
+    """Triton's interpreter patches its language at every call of a device function: a quarter of the kernels' time.
+
+    Inside a launch the language is patched already, and patching it again changes nothing.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    @functools.cache
+    def languages(function):
+        return [value for value in function.__globals__.values() if value is tl or value is tl.core]
+
+    def patch_if_needed(function):
+        if any(tl.core.is_builtin(language.load) for language in languages(function)):
+            return patch(function)
+        return None
+
+    interpreter._patch_lang = patch_if_needed
+
+
 # Triton reads this when it is imported, which other packages do as well: kernels run in its interpreter without a GPU.
 HAS_GPU = False
 try:
@@ -48,6 +72,7 @@ try:
     HAS_GPU = torch.cuda.is_available()
     if not HAS_GPU:
         os.environ["TRITON_INTERPRET"] = "1"
+        _patch_triton_once_a_launch()
 except ImportError:
     pass
 
