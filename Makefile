@@ -16,7 +16,7 @@ demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
 	$(BIN)/diffclust fit --out demo
 
-check: lint types $(VENV)/.dev  ## lint, type check, fast tests: two minutes on two cores, once kernels are compiled
+check: lint types $(VENV)/.dev  ## lint, type check, fast tests
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not browser and not gpu"
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test

@@ -43,7 +43,7 @@ os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", 
 
 
 def _patch_triton_once_a_launch():
-    """Triton's interpreter patches its language at every call of a device function: a quarter of the kernels' time.
+    """Triton's interpreter patches its language at every call of a device function: two fifths of the kernels' time.
 
     Inside a launch the language is patched already, and patching it again changes nothing.
     """

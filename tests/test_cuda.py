@@ -1,6 +1,6 @@
 """The Triton kernels against the CPU solver, edge for edge: on a GPU if there is one, else in Triton's interpreter.
 
-The interpreter needs some 20 ms for a round of Prim with noise, so problems are small here and larger on a GPU.
+The interpreter needs milliseconds for a round of Prim with noise, so problems are small here and larger on a GPU.
 """
 
 from __future__ import annotations

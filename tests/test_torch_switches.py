@@ -135,6 +135,7 @@ def test_every_operator_is_used(operator_calls):
     assert {name.removesuffix(".default") for name in operator_calls} == set(registered_operators())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", registered_operators())
 def test_opcheck(name, operator_calls):
     samples = next(calls for key, calls in operator_calls.items() if key.removesuffix(".default") == name)
@@ -210,6 +211,7 @@ def test_compiled_modules_equal_eager_and_move_along_the_stream(kind):
     assert eager.noise_counter == module.noise_counter == 3 * B
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("how", ["no gradient asked for", "no_grad", "inference_mode", "eval"])
 def test_compiled_modules_without_gradient(kind, how):
@@ -243,6 +245,7 @@ def test_inductor():
     assert module.noise_counter == 2 * B
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("needs_gradient", "dynamic"), [(True, None), (True, True), (False, None)])
 @pytest.mark.parametrize("kind", MODULES)
 def test_compile_with_batches_of_several_sizes(kind, needs_gradient, dynamic):
@@ -263,6 +266,7 @@ def test_compile_with_batches_of_several_sizes(kind, needs_gradient, dynamic):
             assert_rounded_alike(x.grad, y.grad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("strict", [True, False])
@@ -282,6 +286,7 @@ def arguments_of(kind, n, leading=(), seed=0):
     return (x,) if kind == "PerturbedClustering" else (x, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strict", "options"),
     [(False, {}), (True, {}), (True, {"reachability": 4}), (True, {"similarity": "cosine", "must_link_first": False})],
@@ -303,6 +308,7 @@ def test_export_with_batches_of_any_size(kind, strict, options):
         assert torch.equal(exported(*arguments), module(*arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("kind", MODULES)
 def test_export_with_any_number_of_problems(kind, strict):
@@ -477,6 +483,7 @@ def test_second_derivatives_are_refused(name, square):
         vmap(jacrev(jacrev(function)))(s.detach()[None])
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize(("backend", "square"), [("eager", False), ("eager", True), ("aot_eager", False)])
 def test_compiled_second_derivatives_are_refused(name, backend, square):
@@ -497,6 +504,7 @@ def test_compiled_second_derivatives_are_refused(name, backend, square):
             differentiate((first**2).sum() + (s**2).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_second_derivatives_of_modules_are_refused(kind, backend):
