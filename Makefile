@@ -4,20 +4,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# A worker keeps to its own files, where fixtures are shared, until the other one has nothing left.
+PARALLEL := -q -n auto --dist worksteal
+
 LOWEST := .venv-lowest
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: demo test test-lowest test-pythons test-gpu lint types bench clean
+.PHONY: demo check test test-lowest test-pythons test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
 	$(BIN)/diffclust fit --out demo
 
+check: lint types $(VENV)/.dev  ## lint, type check, fast tests
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not browser and not gpu"
+
 test: lint types $(VENV)/.dev  ## lint, type check, every test
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-lowest: $(LOWEST)/.test  ## something of every extra, with the lowest versions that pyproject.toml allows
-	DIFFCLUST_LOWEST=1 DIFFCLUST_EXTRAS=required $(LOWEST)/bin/python -m pytest -q -n auto -W ignore::DeprecationWarning \
+	DIFFCLUST_LOWEST=1 DIFFCLUST_EXTRAS=required $(LOWEST)/bin/python -m pytest $(PARALLEL) -W ignore::DeprecationWarning \
 		tests/test_smoke.py tests/test_imports.py tests/test_sweep.py
 
 test-pythons:  ## the core and JAX with other versions of Python: make test-pythons PYTHONS=...

@@ -1,11 +1,13 @@
-"""Settings that all tests share: where Numba and XLA cache compiled code, how Triton and hypothesis run."""
+"""Settings of all tests: caches of what Numba and XLA compile, how Triton and hypothesis run, markers."""
 
+import functools
 import hashlib
 import importlib.metadata
 import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,19 +33,62 @@ assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is impor
 NUMBA_CACHE = ROOT / ".cache" / "numba" / f"{_source_hash()}-{importlib.metadata.version('numba')}"
 os.environ["NUMBA_CACHE_DIR"] = str(NUMBA_CACHE)
 
+# Workers of xdist share the cores: threads of torch and scikit-learn beyond that would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # XLA compiles for seconds what runs in milliseconds; its cache looks at the whole program.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
+
+def _patch_triton_once_a_launch():
+    """Triton's interpreter patches its language at every call of a device function: two fifths of the kernels' time.
+
+    Inside a launch the language is patched already, and patching it again changes nothing.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    @functools.cache
+    def languages(function):
+        return [value for value in function.__globals__.values() if value is tl or value is tl.core]
+
+    def patch_if_needed(function):
+        if any(tl.core.is_builtin(language.load) for language in languages(function)):
+            return patch(function)
+        return None
+
+    interpreter._patch_lang = patch_if_needed
+
+
 # Triton reads this when it is imported, which other packages do as well: kernels run in its interpreter without a GPU.
+HAS_GPU = False
 try:
     import torch
 
-    if not torch.cuda.is_available():
+    HAS_GPU = torch.cuda.is_available()
+    if not HAS_GPU:
         os.environ["TRITON_INTERPRET"] = "1"
+        _patch_triton_once_a_launch()
 except ImportError:
     pass
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker("browser")
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # long ones first: no worker waits at the end
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not HAS_GPU:
+        pytest.skip("needs a GPU")

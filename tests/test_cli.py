@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from diffclust import cli, messages, metrics, report, runs, tables, training  # 
 from diffclust.__main__ import main  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs.folder import write_manifest  # noqa: E402
+from processes import python_m  # noqa: E402
 
 N = 24
 LABELS = ["--labels", "y.npy"]
@@ -453,11 +453,7 @@ def test_interrupted_before_there_is_a_run(monkeypatch):
 def program(out, *more):
     """A run of real processes, on one thread: steps enough to be hit in the middle of them."""
     arguments = ["fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "150", "--batch-size", "24"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "diffclust", *arguments, "--draws", "5", "--device", "cpu", "-q", "--out", out, *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(dc.__file__).parents[1])},
-    )  # fmt: skip
+    return python_m("diffclust", *arguments, "--draws", "5", "--device", "cpu", "-q", "--out", out, *more)
 
 
 @pytest.fixture(scope="module")
@@ -513,6 +509,7 @@ def assert_same_result(folder, other):
     assert one.metrics["scores"] == two.metrics["scores"]
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_resumed_is_the_run_that_was_not(uninterrupted):
     """In the middle of training, once more a little later, and when the first result is there."""
     run, last = Path("run"), Path("run/last.ckpt")
@@ -538,6 +535,7 @@ def test_killed_at_any_moment_and_resumed_is_the_run_that_was_not(uninterrupted)
     assert_same_result(run, uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_control_c_leaves_a_checkpoint_to_go_on_with(uninterrupted):
     process = program("run")

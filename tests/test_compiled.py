@@ -70,11 +70,20 @@ def run(code, folder, *, cache=None, prefix=(), **variables):
     return subprocess.run(command, env=environment | variables, cwd="/", capture_output=True, text=True)
 
 
-@pytest.fixture
-def installed(tmp_path):
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
     """A copy of the package in a folder of its own."""
-    shutil.copytree(PACKAGE, tmp_path / "site" / "diffclust", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path / "site"
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKAGE, folder / "diffclust", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def filled(installed, tmp_path_factory):
+    """A cache that holds one function of the copy."""
+    cache = tmp_path_factory.mktemp("cache")
+    assert run(ONE_FUNCTION, installed, cache=cache).returncode == 0
+    return cache
 
 
 @pytest.fixture
@@ -93,9 +102,10 @@ def read_only(installed):
         os.chmod(folder, 0o755)
 
 
+@pytest.mark.slow
 def test_a_read_only_installation_without_a_home_works_and_says_once_how_to_keep_compiled_code(read_only):
     folder, prefix = read_only
-    result = run(EVERY_FOLDER, folder, prefix=prefix)
+    result = run(EVERY_FOLDER, folder, prefix=prefix, NUMBA_OPT="0")  # that it compiles matters, not how well
     assert result.returncode == 0, result.stderr
     at_import, later = result.stderr.split("imported\n")
     assert "NUMBA_CACHE_DIR" not in at_import
@@ -103,6 +113,7 @@ def test_a_read_only_installation_without_a_home_works_and_says_once_how_to_keep
     assert "Compiled code cannot be kept" in later
 
 
+@pytest.mark.slow
 def test_the_advice_of_the_warning_helps(read_only, tmp_path):
     folder, prefix = read_only
     cache = tmp_path / "cache"
@@ -127,11 +138,11 @@ def overwritten(data):
     return b"x" + data[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [emptied, cut, overwritten])
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-def test_damaged_files_of_the_cache_are_made_again(installed, tmp_path, suffix, damage):
-    cache = tmp_path / "cache"
-    assert run(ONE_FUNCTION, installed, cache=cache).returncode == 0
+def test_damaged_files_of_the_cache_are_made_again(installed, filled, tmp_path, suffix, damage):
+    cache = shutil.copytree(filled, tmp_path / "cache")
     (file,) = cache.rglob(f"*{suffix}")
     file.write_bytes(damage(file.read_bytes()))
     for kept in (False, True):
@@ -140,6 +151,7 @@ def test_damaged_files_of_the_cache_are_made_again(installed, tmp_path, suffix, 
         assert (LOADED in result.stdout) == kept
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_warning(installed, tmp_path):
     result = run(FULL_DISK + ONE_FUNCTION, installed, cache=tmp_path / "cache")
     assert result.returncode == 0, result.stderr
@@ -147,6 +159,7 @@ def test_a_full_disk_is_a_warning(installed, tmp_path):
     assert "No space left on device" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(numba.config, "CACHE_LOCATOR_CLASSES"), reason="this Numba has no such setting")
 def test_other_errors_of_numba_are_not_hidden(installed):
     result = run(ONE_FUNCTION, installed, NUMBA_CACHE_LOCATOR_CLASSES="no.such.Locator")

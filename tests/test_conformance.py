@@ -46,7 +46,7 @@ SOLVERS = {
 }
 
 
-@pytest.fixture(params=SOLVERS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name == "cuda")) for name in SOLVERS])
 def backend(request):
     return SOLVERS[request.param]()
 
@@ -152,7 +152,12 @@ def test_less_detail(backend, case):
         np.testing.assert_array_equal(found.adjacency, expected.adjacency)
         unit = np.finfo(found.mean.dtype).eps
         np.testing.assert_allclose(found.mean, expected.mean, rtol=N * unit, atol=N * N * unit)
-    assert ask(backend, request._replace(n_clusters=N)).adjacency is None
+
+
+@pytest.mark.parametrize("case", ["noise", "labels", "labels, one pass", "relation"])
+def test_no_adjacency_unless_asked_for(backend, case):
+    """One case for each way through a solver."""
+    assert ask(backend, CASES[case]._replace(n_clusters=N)).adjacency is None
 
 
 def test_only_the_mean_of_both_triangles_counts(backend):

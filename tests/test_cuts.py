@@ -54,6 +54,7 @@ def test_kmeans_without_knowledge_is_that_of_scikit_learn():
     assert ((x - centres[ours]) ** 2).sum() <= 1.02 * theirs.inertia_
 
 
+@pytest.mark.slow
 def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -90,6 +91,7 @@ def test_a_mixture_keeps_k_clusters_and_pairs_apart():
         assert found.max() + 1 == 4
 
 
+@pytest.mark.slow
 def test_colourings_are_as_cheap_as_exhaustive_search_says():
     excess = []
     for seed in range(60):

@@ -1,6 +1,5 @@
 """One clustering over the batches of all ranks: real processes, the same numbers for any number of them."""
 
-import multiprocessing
 import tempfile
 
 import pytest
@@ -16,18 +15,11 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust import distributed  # noqa: E402
+from processes import FORKED  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 N, STEPS = 24, 20
-
-# Ranks are forked from a process that has imported these and done nothing else: seconds less than a fresh start.
-PRELOADED = (
-    "torch.distributed.fsdp",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "diffclust.nn",
-    "diffclust.solvers.cpu",
-)
-multiprocessing.set_forkserver_preload([*PRELOADED])
 
 
 def on_ranks(ranks, work, *arguments, backend="gloo"):
@@ -36,7 +28,7 @@ def on_ranks(ranks, work, *arguments, backend="gloo"):
     with tempfile.TemporaryDirectory() as folder:
         start = (numbers, folder, backend, work, arguments)
         # A process that has asked whether there is a GPU cannot hand it on to a fork.
-        method = "spawn" if backend == "nccl" else "forkserver"
+        method = "spawn" if backend == "nccl" else FORKED
         mp.start_processes(_work, start, nprocs=max(numbers), start_method=method)
 
 
@@ -244,7 +236,8 @@ def test_half_precision_on_more_ranks_than_draws():
     on_ranks(3, half_precision)
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs a GPU and NCCL")
+@pytest.mark.gpu
+@pytest.mark.skipif(not dist.is_nccl_available(), reason="needs NCCL")
 def test_a_step_on_nccl():
     on_ranks(torch.cuda.device_count(), one_step, "cuda", backend="nccl")
 

@@ -163,6 +163,7 @@ def test_old_names(fitted):
     np.testing.assert_array_equal(clustering.hierarchy_.edges, model.hierarchy_.edges)
 
 
+@pytest.mark.slow
 def test_one_label_for_each_class():
     """What helps there: a size guard for labelled classes, rows that are lent a label, a network that starts at x."""
     x, y, truth = make_blobs(n=240, per_class=1, seed=1, distance=4)

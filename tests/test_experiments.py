@@ -74,6 +74,7 @@ def test_list_names_every_recipe_and_its_settings():
     assert "There is no recipe 'nothing'" in sentence(call("list", "nothing"))
 
 
+@pytest.mark.slow
 def test_toy_in_a_process_of_its_own(tmp_path):
     """As a user runs it, from a folder that is not the repository."""
     result = subprocess.run(

@@ -1,11 +1,6 @@
 """Networks side by side: each as if it were alone; validation, patience, checkpoints."""
 
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 
 import numpy as np
@@ -17,6 +12,7 @@ torch = pytest.importorskip("torch")
 from diffclust.forest import spanning_forest  # noqa: E402
 from diffclust.metrics import connectivity_error  # noqa: E402
 from diffclust.training import TrainingConfig, embed, fit, fit_many, load, save  # noqa: E402
+from processes import Process  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -156,29 +152,25 @@ def test_all_stopped_ends_training():
     assert len(module.loss_curve) == 10
 
 
+def train_and_save(configs, folder):
+    x, y, ys = make_data()
+    fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder=folder)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [None, 2])
 def test_resumed_is_uninterrupted(tmp_path, patience):
     x, y, ys = make_data()
     options = {"validation": (x[:64], y[:64]), "progress": False}
     configs = [make_config(augment="shift", patience=patience), make_config(seed=1, patience=patience)]
     whole = fit_many(configs, x, ys, **options)
-    script = textwrap.dedent(
-        f"""
-        import sys
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
-        import test_fleet as t
-        x, y, ys = t.make_data()
-        configs = [t.make_config(augment="shift", patience={patience}), t.make_config(seed=1, patience={patience})]
-        t.fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder={str(tmp_path)!r})
-        """
-    )
     # Killed as soon as there is a checkpoint: perhaps in the middle of writing the next one.
-    threads = str(torch.get_num_threads())  # sums in another order are other bits
-    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": threads})
+    threads = torch.get_num_threads()  # sums in another order are other bits
+    process = Process(train_and_save, configs, tmp_path, threads=threads)
     while not (tmp_path / "last.ckpt").exists() and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
     resumed = fit_many(configs, x, ys, resume=tmp_path / "last.ckpt", **options)
     for a, b in zip(whole, resumed, strict=True):
         assert_alike(a, b)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner  # noqa: E402
 from diffclust.training import embed, load  # noqa: E402
 from experiments import data, evaluation, images, networks, recipes  # noqa: E402
 from experiments.__main__ import app  # noqa: E402
+from processes import python_m  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = [name for name, cls in recipes.RECIPES.items() if issubclass(cls, images.ImageRecipe)]
@@ -32,6 +33,7 @@ def run(*arguments, out):
     return json.loads((out / "numbers.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe(name, tmp_path):
     content = run(name, "--seeds", "0", out=tmp_path)
@@ -54,6 +56,7 @@ def test_every_recipe(name, tmp_path):
     assert not list(tmp_path.glob("training-*"))
 
 
+@pytest.mark.slow
 def test_the_grid_has_its_figure(tmp_path):
     run("semi-mnist", "--seeds", "0", "--set", "n_labels=50,100", "--set", "withheld=0", out=tmp_path)
     assert (tmp_path / "grid.png").stat().st_size > 5000
@@ -62,11 +65,7 @@ def test_the_grid_has_its_figure(tmp_path):
 SMALL = ["--seeds", "0", "--set", "withheld=0", "--set", "figures=false", "--set", "n_steps=20"]
 
 
-def process(*arguments, launcher=()):
-    command = [sys.executable, *launcher, "-m", "experiments", "run", "ours-mnist", "--tiny", *SMALL, *arguments]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+COMMAND = ("experiments", "run", "ours-mnist", "--tiny", *SMALL, "--out")
 
 
 def scores_of(folder):
@@ -74,30 +73,31 @@ def scores_of(folder):
     return {name: [found["batches"]["error"], found["whole"]["k-means"]["all"]["ari"]] for name, found in cells.items()}
 
 
+def finish(process):
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+
+
+@pytest.mark.slow
 def test_killed_and_resumed_and_on_two_ranks(tmp_path):
-    expected = scores_of_run(tmp_path / "whole")
+    finish(python_m(*COMMAND, tmp_path / "whole"))
+    expected = scores_of(tmp_path / "whole")
     # Killed while it trains, as soon as a folder of the training is there.
-    killed = process("--out", str(tmp_path / "killed"))
+    killed = python_m(*COMMAND, tmp_path / "killed")
     while not list((tmp_path / "killed").glob("training-*")) and killed.poll() is None:
         time.sleep(0.02)
-    killed.send_signal(signal.SIGKILL)
+    killed.kill()
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    resumed = process("--out", str(tmp_path / "killed"), "--resume")
-    assert resumed.wait() == 0, resumed.stderr.read()
+    finish(python_m(*COMMAND, tmp_path / "killed", "--resume"))
     assert scores_of(tmp_path / "killed") == expected
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ranks = process("--out", str(tmp_path / "ranks"), launcher=torchrun)
-    _, log = ranks.communicate()
-    assert ranks.returncode == 0, log.decode()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    command = [*torchrun, *COMMAND, tmp_path / "ranks"]
+    ranks = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ranks.returncode == 0, ranks.stderr
     for name, values in scores_of(tmp_path / "ranks").items():
         assert values == pytest.approx(expected[name], abs=0.05)  # another order of sums
-
-
-def scores_of_run(folder):
-    whole = process("--out", str(folder))
-    assert whole.wait() == 0, whole.stderr.read()
-    return scores_of(folder)
 
 
 def test_parts():
@@ -122,6 +122,7 @@ def test_given_classes_are_withheld():
         data.choose_labels(y, 205)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "shape", "parameters"),
     [(networks.lenet, (28, 28), 887_680), (networks.resnet50, (3, 32, 32), 24_024_896),

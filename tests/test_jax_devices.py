@@ -50,6 +50,7 @@ FUNCTIONS = {
 TWO = ("partial loss", "connectivity")  # one gradient of each formula
 
 
+@pytest.mark.slow
 def test_four_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}"
     command = [

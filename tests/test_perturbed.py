@@ -607,6 +607,7 @@ def peak_growth(n, n_draws, *what):
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nothing_of_size_n_squared_times_draws_is_held(capsys):
     n, n_draws = 512, 200
@@ -616,6 +617,7 @@ def test_nothing_of_size_n_squared_times_draws_is_held(capsys):
         assert growth < 0.15 * n_draws * n * n * 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_peak_memory_of_loss_and_gradient(capsys):
     n, n_draws = 2048, 100

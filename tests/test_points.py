@@ -407,8 +407,8 @@ def run_in_process(code, threads=2):
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_any_number_of_threads_gives_the_same_tree(threads):
+@pytest.mark.slow
+def test_any_number_of_threads_gives_the_same_tree():
     code = """
         import hashlib, numpy as np, diffclust as dc
         rng = np.random.default_rng(0)
@@ -417,7 +417,7 @@ def test_any_number_of_threads_gives_the_same_tree(threads):
             h = dc.Hierarchy.from_points(x, **options)
             print(hashlib.sha256(h.edges.tobytes() + h.weights.tobytes()).hexdigest())
     """
-    assert run_in_process(code, threads) == run_in_process(code, 2)
+    assert run_in_process(code, 1) == run_in_process(code, 2) == run_in_process(code, 3)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -437,6 +437,7 @@ def test_robust_tree_of_a_neighbour_graph_is_refused():
         Hierarchy.from_points(np.zeros((5, 1)), n_neighbors=2, reachability=2)
 
 
+@pytest.mark.slow
 def test_memory_is_linear():
     code = """
         import resource, numpy as np, diffclust as dc

@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.training import TrainingConfig, fit, is_first_rank, is_restartable, torchrun_settings  # noqa: E402
+from processes import FORKED, python_m  # noqa: E402
 
 N = 60
 CLASSES = np.arange(N) % 3
@@ -127,11 +128,12 @@ def free_port():
         return s.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_the_run_is_the_same_on_any_number_of_ranks_and_resumes_on_any(tmp_path):
     torch.set_num_threads(1)
     train(1, "forest", folder=tmp_path / "1", n_steps=6)
-    mp.spawn(work, (2, free_port(), str(tmp_path)), nprocs=2)
-    mp.spawn(work, (3, free_port(), str(tmp_path)), nprocs=3)
+    for ranks in (2, 3):
+        mp.start_processes(work, (ranks, free_port(), str(tmp_path)), nprocs=ranks, start_method=FORKED)
     expected = {case: train(1, case) for case in CASES}
     for rank in range(2):  # every rank has the result
         found = torch.load(tmp_path / f"2-{rank}.pt")
@@ -176,14 +178,16 @@ def test_settings_of_ranks():
 # -------------------------------------------------------------------------------------------------- the command line
 
 
+ARGUMENTS = ("fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "40", "--batch-size", "25", "-q",
+             "--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--out")  # fmt: skip
+
+
 def run(folder, out, *more, torchrun=(), kill_at=0):
     """The program on two ranks; how it ended, and what it said. The pipes are closed once all ranks have ended."""
-    arguments = ["fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "40", "--batch-size", "25", "-q"]
-    arguments += ["--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--out", out, *more]
     paths = (str(Path(dc.__file__).parents[1]), str(Path(__file__).parent))
     launcher = ("-m", "torch.distributed.run", *torchrun) if torchrun else ()
     return subprocess.run(
-        [sys.executable, *launcher, "-m", "diffclust", *arguments],
+        [sys.executable, *launcher, "-m", "diffclust", *ARGUMENTS, out, *more],
         cwd=folder, capture_output=True, text=True, timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), "KILL_AT": str(kill_at)},
     )  # fmt: skip
@@ -210,7 +214,8 @@ LOST = (
 OBSERVED = "terminated with code -9. Forcefully terminating all other processes"  # where Lightning notices first
 
 
-def test_a_killed_rank_ends_all_with_a_sentence_and_one_rank_can_go_on(undisturbed):
+@pytest.mark.slow
+def test_a_killed_rank_ends_all_with_a_sentence_and_one_rank_can_go_on(undisturbed, monkeypatch):
     ended = run(undisturbed, "killed", "--devices", "2", kill_at=23)
     assert ended.returncode != 0
     if OBSERVED not in ended.stderr:
@@ -220,11 +225,14 @@ def test_a_killed_rank_ends_all_with_a_sentence_and_one_rank_can_go_on(undisturb
     last = undisturbed / "killed" / "last.ckpt"
     assert time.time() - last.stat().st_mtime < 60
     assert torch.load(last, weights_only=True)["global_step"] == 22
-    ended = run(undisturbed, "killed", "--resume")
-    assert ended.returncode == 0, ended.stderr
+    monkeypatch.chdir(undisturbed)
+    resumed = python_m("diffclust", *ARGUMENTS, "killed", "--resume")
+    _, errors = resumed.communicate()
+    assert resumed.returncode == 0, errors
     assert clusters_of(undisturbed / "killed") == clusters_of(undisturbed / "run")
 
 
+@pytest.mark.slow
 def test_torchrun_starts_a_killed_rank_again_and_the_run_goes_on(undisturbed):
     ended = run(undisturbed, "restarted", torchrun=("--nproc-per-node", "2", "--max-restarts", "1"), kill_at=23)
     assert ended.returncode == 0, ended.stderr

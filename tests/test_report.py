@@ -291,6 +291,7 @@ def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_many_points_make_a_small_file_soon(tmp_path, monkeypatch):
     monkeypatch.setattr(maps, "ITERATIONS", 250)
     n = 50_000

@@ -161,12 +161,14 @@ def command(*arguments, cwd=None):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_help():
     need("typer")
     assert " fit " in command("--help")
     assert "--labels" in command("fit", "--help")
 
 
+@pytest.mark.slow
 def test_a_table_becomes_a_run(tmp_path):
     need("lightning")
     pandas = need("pandas")
@@ -183,6 +185,7 @@ def test_a_table_becomes_a_run(tmp_path):
     assert accumulator.EventAccumulator(str(tmp_path / "run" / "log")).Reload().Tags()["scalars"]
 
 
+@pytest.mark.slow
 def test_images_become_a_run(tmp_path):
     need("lightning")
     need("PIL")

@@ -87,6 +87,16 @@ def test_every_k_without_constraints(kind, dtype):
             assert_all_equal_reference(solved, batch[:, None], clusters, None, True, free=True)
 
 
+def check_every_k(similarity, expected, must_link_first, *, free, **known):
+    """The forests of the expected relation, which the solver is told in one form or another, for every k at once."""
+    clusters = np.arange(1, n_groups(expected) + 1)
+    batch = np.broadcast_to(similarity, (len(clusters), *similarity.shape))
+    known = {name: np.broadcast_to(array, (len(clusters), *array.shape)) for name, array in known.items()}
+    solved = solve(cpu, batch, clusters, must_link_first=must_link_first, free=free, **known)
+    expected = [expected] * len(clusters)
+    assert_all_equal_reference(solved, batch[:, None], clusters, expected, must_link_first, free=free)
+
+
 @each_order
 @each_kind
 def test_every_k_with_labels(kind, dtype, must_link_first):
@@ -96,14 +106,7 @@ def test_every_k_with_labels(kind, dtype, must_link_first):
         for repeat in range(8):
             similarity = random_similarity(rng, n, kind, dtype)
             labels = random_labels(rng, n, 1 + repeat % 5, known=rng.choice([0.2, 0.5, 0.9, 1.0]))
-            relation = relation_of_labels(labels)
-            clusters = np.arange(1, n_groups(relation) + 1)
-            batch = np.broadcast_to(similarity, (len(clusters), n, n))
-            solved = solve(
-                cpu, batch, clusters, labels=np.broadcast_to(labels, (len(clusters), n)),
-                must_link_first=must_link_first, free=False,
-            )  # fmt: skip
-            assert_all_equal_reference(solved, batch[:, None], clusters, [relation] * n, must_link_first, free=False)
+            check_every_k(similarity, relation_of_labels(labels), must_link_first, free=False, labels=labels)
 
 
 @each_order
@@ -114,12 +117,7 @@ def test_every_k_with_pairs(kind, dtype, must_link_first):
         for _ in range(8):
             similarity = random_similarity(rng, n, kind, dtype)
             relation = random_relation(rng, n, density=rng.choice([0.05, 0.15, 0.3, 0.6]))
-            clusters = np.arange(1, n_groups(relation) + 1)
-            batch = np.broadcast_to(similarity, (len(clusters), n, n))
-            solved = solve(
-                cpu, batch, clusters, relation=np.broadcast_to(relation, batch.shape), must_link_first=must_link_first
-            )
-            assert_all_equal_reference(solved, batch[:, None], clusters, [relation] * n, must_link_first, free=True)
+            check_every_k(similarity, relation, must_link_first, free=True, relation=relation)
 
 
 @each_order
@@ -131,12 +129,7 @@ def test_every_k_with_labels_and_groups(kind, dtype, must_link_first):
         for _ in range(12):
             similarity = random_similarity(rng, n, kind, dtype)
             relation = random_groups(rng, n)
-            clusters = np.arange(1, n_groups(relation) + 1)
-            batch = np.broadcast_to(similarity, (len(clusters), n, n))
-            solved = solve(
-                cpu, batch, clusters, relation=np.broadcast_to(relation, batch.shape), must_link_first=must_link_first
-            )
-            assert_all_equal_reference(solved, batch[:, None], clusters, [relation] * n, must_link_first, free=True)
+            check_every_k(similarity, relation, must_link_first, free=True, relation=relation)
 
 
 @each_order

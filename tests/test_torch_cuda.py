@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("needs a GPU", allow_module_level=True)
 
 import diffclust as dc  # noqa: E402
+
+pytestmark = pytest.mark.gpu
 
 
 def problem(rng, n=24, batch=(), dtype=torch.float32):

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -40,6 +39,7 @@ from diffclust.training import (  # noqa: E402
 )
 from diffclust.training.data import lend_labels, reach_of  # noqa: E402
 from diffclust.training.module import pair_scores, seed_step  # noqa: E402
+from processes import Process  # noqa: E402
 
 
 def make_data(n=120, n_labels=30, seed=0):
@@ -638,13 +638,13 @@ def run_and_be_killed(folder, options):
     fit(make_config(**options), x, known, folder=folder, progress=False, callbacks=[KillAt(13)])
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_is_the_same_as_never_killed(tmp_path):
     options = {**RESUMED, "validation_fraction": 0.3, "patience": 3}
     x, _, known = make_data()
-    call = f"t.run_and_be_killed({str(tmp_path / 'killed')!r}, {options!r})"
-    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_training as t; {call}"
-    ended = subprocess.run([sys.executable, "-c", code])
-    assert ended.returncode == -signal.SIGKILL
+    killed = Process(run_and_be_killed, tmp_path / "killed", options, threads=torch.get_num_threads())
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
     last = tmp_path / "killed" / "last.ckpt"
     assert torch.load(last, weights_only=True)["global_step"] == 10
     whole = fit(make_config(**options), x, known, folder=tmp_path / "whole", progress=False)
