@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
+from diffclust.threads import one_thread
 from diffclust.training.callbacks import SaveBlocks, StepBar, WholeCheckpoints
 from diffclust.training.data import ForestData, as_problem, as_rows, as_set
 from diffclust.training.loop import (
@@ -30,6 +31,7 @@ from diffclust.training.loop import (
     check_checkpoint,
     choose_device,
     interruptible,
+    needs_one_thread,
     quiet,
     random_numbers_of_its_own,
 )
@@ -118,7 +120,8 @@ def fit_many(
             enable_model_summary=False,
             plugins=[WholeCheckpoints()],
         )
-        with interruptible(rank_group):
+        small = all(needs_one_thread(each, rows, each.config.batch_size) for each in members)
+        with interruptible(rank_group), one_thread(small):
             trainer.fit(
                 fleet,
                 DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
