@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,40 +19,52 @@ EPSILON, SEED = 0.1, 0
 
 
 class Timing(NamedTuple):
-    """Milliseconds for all draws, noise included."""
+    """Milliseconds for all draws, noise included.
+
+    Attributes:
+        n_points: how many points.
+        solve: "free", half of the points labelled with "must-links first" or "one pass", or "together": the free forest
+            and that of one pass, as a loss asks for them.
+        plain, ours: of plain Kruskal, and of the solver.
+    """
 
     n_points: int
-    solve: str  # "free", "labels" (half of the points labelled), or "together"
+    solve: str
     plain: float
     ours: float
 
 
 def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10) -> Iterator[Timing]:
-    """Times both solves of a loss on points in overlapping classes. Nothing is timed if the answers differ.
+    """Times the solves of a loss on points in overlapping classes. Nothing is timed if the answers differ.
 
     >>> [timing.solve for timing in timings(12, n_draws=2, n_clusters=3)]
-    ['free', 'labels', 'together']
+    ['free', 'must-links first', 'one pass', 'together']
     """
     similarity, labels = _problem(n_points, n_clusters)
     relation = np.nan_to_num(Constraints.from_labels(labels).matrix(), nan=-1).astype(int).tolist()
-    draws = noise.Draws(SEED, 0, n_draws, EPSILON)
-    total = np.zeros(2)
-    for name, known, given in (("free", None, {}), ("labels", relation, {"labels": labels[None], "free": False})):
-
-        def ours(given: dict[str, Any] = given) -> NDArray[Any]:
-            return cpu.solve(Request(similarity[None], n_clusters, draws=draws, detail="forests", **given)).edges[0, 0]
-
-        def plain(known: Any = known) -> list[Any]:
-            perturbed = similarity + np.float32(EPSILON) * noise.sample(SEED, n_draws, n_points)
-            return [reference.kruskal(draw.tolist(), n_clusters, known) for draw in perturbed]
-
-        for found, expected in zip(ours(), plain(), strict=True):
-            if found[: n_points - n_clusters].tolist() != [list(edge) for edge in expected]:
+    free: dict[str, Any] = {}
+    first = {"labels": labels[None], "free": False}
+    one_pass = {**first, "must_link_first": False}
+    both = {"labels": labels[None], "must_link_first": False}
+    known: dict[str, list[tuple[Any, ...]]]
+    known = {"free": [(None,)], "must-links first": [(relation,)], "one pass": [(relation, False)]}
+    known["together"] = known["free"] + known["one pass"]
+    for name, given in {"free": free, "must-links first": first, "one pass": one_pass, "together": both}.items():
+        request = Request(
+            similarity[None], n_clusters, draws=noise.Draws(SEED, 0, n_draws, EPSILON), detail="forests", **given
+        )
+        ours, plain = partial(cpu.solve, request), partial(_plain, similarity, n_clusters, n_draws, known[name])
+        for found, expected in zip(ours().edges[0], plain(), strict=True):
+            if found[:, : n_points - n_clusters].tolist() != expected:
                 raise AssertionError(f"The solver and plain Kruskal differ on {n_points} points: nothing is timed.")
-        times = np.array([_median_ms(plain, 3), _median_ms(ours, 50)])
-        total += times
-        yield Timing(n_points, name, *times.tolist())
-    yield Timing(n_points, "together", *total.tolist())
+        yield Timing(n_points, name, _median_ms(plain, 3), _median_ms(ours, 50))
+
+
+def _plain(similarity: NDArray[Any], n_clusters: int, n_draws: int, known: list[tuple[Any, ...]]) -> list[list[Any]]:
+    """The edges of every solve and draw, by plain Kruskal."""
+    perturbed = similarity + np.float32(EPSILON) * noise.sample(SEED, n_draws, len(similarity))
+    draws = [draw.tolist() for draw in perturbed]
+    return [[[list(edge) for edge in reference.kruskal(draw, n_clusters, *each)] for draw in draws] for each in known]
 
 
 def _problem(n_points: int, n_classes: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -34,6 +34,7 @@ from diffclust.knowledge import Knowledge
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import choose_n_clusters, soft_memberships
+from diffclust.threads import small_in_one_thread
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
@@ -135,6 +136,7 @@ class Partition:
         return shares[solvers_of_points.nearest_points(points, self.points, self.metric)]
 
 
+@small_in_one_thread
 def partition(
     embedding: Any,
     knowledge: Knowledge | None = None,

@@ -13,6 +13,7 @@ from diffclust.backbones import is_image
 from diffclust.forest import Hierarchy
 from diffclust.metrics import clustering_scores
 from diffclust.tables import Table
+from diffclust.threads import small_in_one_thread
 
 BASELINE_ROWS = 5000  # methods on the raw data cluster at most this many rows
 
@@ -66,6 +67,7 @@ def score_methods(
     return [{"method": method, "ours": method == "diffclust", **score(*labelled)} for method, labelled in found.items()]
 
 
+@small_in_one_thread
 def _kmeans(points: NDArray[Any], n_clusters: int, seed: int) -> NDArray[np.int32]:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

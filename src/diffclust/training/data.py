@@ -17,6 +17,7 @@ from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.frameworks import framework_of, to_numpy
 from diffclust.knowledge import Knowledge
+from diffclust.threads import small_in_one_thread
 from diffclust.training.settings import TrainingConfig
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
@@ -89,6 +90,7 @@ def batch_rows(
     )
 
 
+@small_in_one_thread
 def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling: str = "auto", seed: int = 0) -> Tensor:
     """The labels, and those of rows in the middle of their class for classes that have fewer than ``least``.
 
@@ -145,6 +147,7 @@ def _with_far_rows(
     return middles
 
 
+@small_in_one_thread
 def nearest_others(rows: Tensor, n_neighbours: int) -> NDArray[np.int64]:
     """(n, n_neighbours) numbers of the rows that are nearest to each row."""
     from sklearn.neighbors import NearestNeighbors

@@ -23,10 +23,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
+from diffclust.threads import one_thread
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
 from diffclust.training.data import ForestData, as_problem, as_rows, as_set
-from diffclust.training.loop import choose_device, interruptible, private_random_state, quiet_lightning
+from diffclust.training.loop import (
+    choose_device,
+    interruptible,
+    needs_one_thread,
+    private_random_state,
+    quiet_lightning,
+)
 from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores, seed_step
 from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
@@ -106,7 +113,8 @@ def fit_many(
             enable_model_summary=False,
             plugins=[WholeCheckpoints()],
         )
-        with interruptible(rank_group):
+        small = all(needs_one_thread(each, rows, each.config.batch_size) for each in members)
+        with interruptible(rank_group), one_thread(small):
             trainer.fit(
                 fleet,
                 DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),

@@ -20,8 +20,10 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from numpy.typing import NDArray
 
+from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
 from diffclust.knowledge import Knowledge
+from diffclust.threads import is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
@@ -116,7 +118,7 @@ def fit(
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
             ranks.prepare_process_group(trainer)
-            with interruptible(rank_group):
+            with interruptible(rank_group), one_thread(needs_one_thread(module, rows, config.batch_size)):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
                 )
@@ -156,7 +158,7 @@ def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str =
     target = torch.device(choose_device(device))
     module.eval().to(target)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), one_thread(needs_one_thread(module, rows, min(len(rows), batch_size))):
             parts = [module(part.to(target)).float().cpu() for part in rows.split(batch_size)]
     finally:
         module.train(was_training).to(was_on)
@@ -166,6 +168,11 @@ def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str =
 def scaled_rows(module: ForestModule, x: Any) -> NDArray[np.float32]:
     """The input (n, p) as the network sees it: scaled, and flat."""
     return module.scaling(as_rows(x).to(module.device)).flatten(1).cpu().numpy()
+
+
+def needs_one_thread(module: ForestModule, rows: torch.Tensor, n_rows: int) -> bool:
+    """Whether one thread is enough for the network. A network of the user's own keeps torch's settings."""
+    return module.config.backbone in BACKBONES and is_small(module, rows[:1].to(module.device), n_rows)
 
 
 def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[np.float32]]:

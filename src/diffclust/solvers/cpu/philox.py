@@ -121,7 +121,7 @@ def perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, w
     draw_low, draw_high, sign = split_draw(draw, antithetic)
     scale = np.float32(np.float32(sign) * epsilon)
     rows, columns = blocks[0], blocks[1]
-    row, column = 0, 0
+    row, column = np.int64(0), np.int64(0)  # of plain zeros Numba would compile a version of its own
     while row < half:
         block, at = row, column
         count, row, column = next_blocks(row, column, half, rows, columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,8 @@ def plain(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
     return array if array.flags.writeable else array.copy()
 
 
+PIECES = 4  # for each thread: the last of them to end keeps the others waiting for a quarter of its share at most
+
 _pool: ThreadPoolExecutor | None = None
 _pool_owner = 0
 
@@ -26,18 +29,36 @@ def max_threads() -> int:
     return int(vars(numba.config)["NUMBA_NUM_THREADS"])
 
 
-def in_threads(work: Callable[[int, int], None], n_items: int) -> None:
-    """Run ``work(start, stop)`` over n_items, split evenly over NUMBA_NUM_THREADS threads (default: all cores)."""
+def in_threads(work: Callable[[int, int], None], n_items: int, grain: int = 1) -> None:
+    """Run ``work(start, stop)`` over n_items in at most NUMBA_NUM_THREADS threads (default: all cores).
+
+    Each thread takes the next piece, of at least ``grain`` items, until none is left. The calling thread never waits
+    for a thread that has not started: on a busy machine it does the pieces itself.
+    """
     global _pool, _pool_owner
-    n_threads = min(max_threads(), n_items)
+    n_threads = min(max_threads(), n_items // max(grain, 1))
     if n_threads <= 1:
         if n_items:
             work(0, n_items)
         return
     if _pool is None or _pool_owner != os.getpid():  # threads do not survive a fork
         _pool, _pool_owner = ThreadPoolExecutor(max_threads(), "diffclust"), os.getpid()
-    bounds = [n_items * t // n_threads for t in range(n_threads + 1)]
-    others = [_pool.submit(work, bounds[t], bounds[t + 1]) for t in range(1, n_threads)]
-    work(bounds[0], bounds[1])
-    for other in others:
-        other.result()
+    n_pieces = min(PIECES * n_threads, n_items // max(grain, 1))
+    pieces = deque((n_items * p // n_pieces, n_items * (p + 1) // n_pieces) for p in range(n_pieces))
+
+    def take() -> None:
+        while pieces:
+            try:
+                piece = pieces.popleft()
+            except IndexError:  # another thread was faster
+                return
+            work(*piece)
+
+    others = [_pool.submit(take) for _ in range(n_threads - 1)]
+    try:
+        take()
+    finally:
+        pieces.clear()
+        for other in others:
+            if not other.cancel():
+                other.result()

@@ -72,8 +72,9 @@ def sort_edges(codes, edge_weights, n_edges, spare_codes, spare_weights):
     Counting runs in vectors, so that few edges are sorted much faster than by comparisons and branches.
     """
     run = 256
-    spare_codes[:n_edges] = codes[:n_edges]
-    spare_weights[:n_edges] = edge_weights[:n_edges]
+    for e in range(n_edges):
+        spare_codes[e] = codes[e]
+        spare_weights[e] = edge_weights[e]
     for low in range(0, n_edges, run):
         high = min(low + run, n_edges)
         weights = spare_weights[low:high]
@@ -92,8 +93,9 @@ def sort_edges(codes, edge_weights, n_edges, spare_codes, spare_weights):
     while run < n_edges:
         for low in range(0, n_edges - run, 2 * run):
             middle, high = low + run, min(low + 2 * run, n_edges)
-            spare_codes[low:middle] = codes[low:middle]
-            spare_weights[low:middle] = edge_weights[low:middle]
+            for e in range(low, middle):
+                spare_codes[e] = codes[e]
+                spare_weights[e] = edge_weights[e]
             left, right, out = low, middle, low
             while left < middle:
                 if right < high and _before(edge_weights[right], codes[right], spare_weights[left], spare_codes[left]):

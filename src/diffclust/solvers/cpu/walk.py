@@ -6,18 +6,18 @@ Labelled closures stay apart. ``closure[i]`` is the smallest point of i's closur
 
 from __future__ import annotations
 
-import numpy as np
-
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.trees import code, grow
 from diffclust.solvers.tree import find
 
 
 @jit
-def closures_of_labels(labels, closure, labelled):
-    """Write the closures of labels, negative is unknown, and which of them are labelled; return their number."""
+def closures_of_labels(labels, order, closure, labelled):
+    """Write the closures of labels, negative is unknown, and which of them are labelled; return their number.
+
+    ``order`` sorts the labels, equal ones by their number. It comes from NumPy: Numba compiles a sort for a second.
+    """
     n = labels.shape[0]
-    order = np.argsort(labels, kind="mergesort")
     n_closures = 0
     for c in range(n):
         i = order[c]
@@ -72,8 +72,9 @@ def walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_li
     Moves the edges that stay to the front, without those inside a closure if must-links come first, and returns their
     number. Afterwards, ``find(leader, i)`` is the smallest point of i's block.
     """
-    leader[:] = closure
-    has_label[:] = labelled
+    for i in range(closure.shape[0]):  # not leader[:] = closure: Numba compiles the words of its error for seconds
+        leader[i] = closure[i]
+        has_label[i] = labelled[i]
     n_kept, n_blocks = 0, n_closures
     for e in range(n_edges):
         a, b = find(leader, codes[e] >> 32), find(leader, codes[e] & 0xFFFFFFFF)

@@ -1,0 +1,81 @@
+"""One thread for small jobs of torch, scikit-learn and BLAS.
+
+Threads of OpenMP and BLAS wait for each other by spinning. For small matrices they gain little on a quiet machine, and
+beside other busy processes they spin whole time slices away. So a job that is small runs in one thread, and its sums do
+not depend on the number of cores. A large job keeps the settings of the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SMALL_BATCH = 2**29  # multiply-adds of a network's forward pass
+SMALL_SET = 2**30  # coordinates of all pairs of rows
+
+
+@contextmanager
+def one_thread(if_: bool = True) -> Iterator[None]:
+    """Torch, and the OpenMP and BLAS libraries that are loaded, in one thread; restored afterwards."""
+    if not if_:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 1
+    with threadpool_limits(1):
+        if torch:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(before)
+
+
+def small_in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function whose first argument is rows (n, ...): its job is small if n * rows.size < ``SMALL_SET``."""
+
+    @functools.wraps(function)
+    def limited(*arguments: P.args, **options: P.kwargs) -> R:
+        shape = tuple(getattr(arguments[0], "shape", ())) if arguments else ()
+        with one_thread(bool(shape) and shape[0] * math.prod(shape) < SMALL_SET):
+            return function(*arguments, **options)
+
+    return limited
+
+
+def is_small(network: Any, rows: Any, n_rows: int) -> bool:
+    """Whether a forward pass of ``n_rows`` rows is a small job, by a pass of the first of ``rows`` in evaluation mode.
+
+    Counts the multiply-adds of dense and convolutional layers: enough for the networks of ``backbones.py``.
+
+    Returns:
+        Whether it is small.
+    """
+    from torch import nn, no_grad
+
+    counts: list[int] = []
+
+    def count(layer: Any, _: Any, output: Any) -> None:
+        counts.append(output.numel() * layer.weight[0].numel())
+
+    layers = [each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))]
+    hooks = [each.register_forward_hook(count) for each in layers]
+    was_training = network.training
+    try:
+        with no_grad():
+            network.eval()(rows[:1])
+    finally:
+        network.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return sum(counts) * n_rows < SMALL_BATCH

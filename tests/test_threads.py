@@ -1,0 +1,93 @@
+"""Small jobs run in one thread, large ones as before; work in threads is done once, and its errors are raised."""
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from diffclust.solvers.cpu import threads as solver_threads
+from diffclust.threads import is_small, one_thread, small_in_one_thread
+
+torch = pytest.importorskip("torch")
+
+from diffclust.backbones import make_backbone  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_are_restored_also_after_an_error():
+    before = threadpool_info()
+
+    def fail():
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            assert {each["num_threads"] for each in threadpool_info()} == {1}
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.get_num_threads() == 2
+    assert threadpool_info() == before
+
+
+def test_large_jobs_keep_their_threads():
+    threads_of = small_in_one_thread(lambda rows: torch.get_num_threads())
+    assert threads_of(np.zeros((1000, 10))) == 1
+    assert threads_of(np.broadcast_to(0.0, (100_000, 10))) == 2
+    assert threads_of([[0.0]]) == 2
+
+
+def test_a_network_is_small_by_its_multiply_adds():
+    network, rows = make_backbone("cnn", (8, 8), 16), torch.zeros(3, 8, 8)
+    per_row = (
+        64 * 25 * 32 + 16 * 25 * 32 * 64 + sum(each.weight.numel() for each in network if hasattr(each, "in_features"))
+    )
+    assert network.training
+    assert is_small(network, rows, 2**29 // per_row)
+    assert not is_small(network, rows, 2**29 // per_row + 1)
+    assert network.training
+
+
+@pytest.mark.parametrize("n_items", [0, 1, 2, 7, 100])
+@pytest.mark.parametrize("grain", [0, 1, 3, 1000])
+def test_every_item_is_done_once(n_items, grain, monkeypatch):
+    monkeypatch.setattr(solver_threads, "max_threads", lambda: 3)
+    done = np.zeros(n_items, int)
+
+    def work(start, stop):
+        assert stop - start >= min(grain, n_items)
+        done[start:stop] += 1
+
+    solver_threads.in_threads(work, n_items, grain)
+    assert (done == 1).all()
+
+
+def test_the_caller_does_not_wait_for_threads_that_have_not_started(monkeypatch):
+    monkeypatch.setattr(solver_threads, "max_threads", lambda: 2)
+    solver_threads.in_threads(lambda start, stop: None, 8)  # the pool exists now
+    release = threading.Event()
+    busy = [solver_threads._pool.submit(release.wait) for _ in range(solver_threads._pool._max_workers)]
+    done = []
+    solver_threads.in_threads(lambda start, stop: done.extend(range(start, stop)), 8)
+    release.set()
+    assert done == list(range(8))
+    assert all(each.result() for each in busy)
+
+
+def test_an_error_of_any_thread_is_raised(monkeypatch):
+    monkeypatch.setattr(solver_threads, "max_threads", lambda: 3)
+
+    def work(start, stop):
+        if start <= 50 < stop:
+            raise ZeroDivisionError
+
+    for _ in range(20):
+        with pytest.raises(ZeroDivisionError):
+            solver_threads.in_threads(work, 100)
