@@ -74,7 +74,7 @@ SITE := build/site
 docs: $(DOCS)/.docs  ## the site in build/site/html: every example runs; a warning, a broken link or a misspelling fails
 	$(DOCS)/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs examples results src
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
-	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q tests/test_site.py
+	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q --noconftest tests/test_site.py
 
 notebooks: docs  ## the notebooks of the three questions asked most, executed as notebooks
 	$(DOCS)/bin/jupyter execute docs/gallery/unknown_digits.ipynb docs/gallery/semi_supervised_digits.ipynb \
@@ -84,7 +84,7 @@ release: $(DOCS)/.docs  ## sdist and wheel, checked, and the wheel tried in empt
 	rm -rf dist
 	$(DOCS)/bin/python -m build
 	$(DOCS)/bin/twine check --strict dist/*
-	DIFFCLUST_DIST=dist $(DOCS)/bin/python -m pytest -q tests/test_package.py
+	DIFFCLUST_DIST=dist $(DOCS)/bin/python -m pytest -q --noconftest tests/test_package.py
 	$(DOCS)/bin/python packaging/try_extras.py --wheel dist/*.whl $(EXTRAS)
 	@echo "Ready. To upload: $(DOCS)/bin/twine upload dist/*"
 

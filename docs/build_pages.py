@@ -89,6 +89,20 @@ def escape_bars(app: object, what: str, name: str, obj: object, options: object,
             lines[i] = "``".join(literals)
 
 
+def source_address(domain: str, info: dict[str, str]) -> str | None:
+    """Where the source of a documented name can be read; None where it has none of its own."""
+    found: object = importlib.import_module(info["module"])
+    for name in info["fullname"].split("."):
+        found = getattr(found, name, None)
+    found = inspect.unwrap(found.fget if isinstance(found, property) else found)
+    try:
+        path = Path(inspect.getsourcefile(found)).resolve().relative_to(ROOT)
+        line = inspect.getsourcelines(found)[1]
+    except (OSError, TypeError, ValueError):
+        return None
+    return f"{REPOSITORY}/blob/main/{path.as_posix()}#L{line}"
+
+
 def skip_member(app: object, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
     """Leaves out what scikit-learn adds to its estimators for the routing of metadata."""
     return True if re.fullmatch(r"set_\w+_request", name) else None

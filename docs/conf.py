@@ -21,8 +21,8 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.linkcode",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
@@ -37,8 +37,10 @@ autodoc_inherit_docstrings = False  # those of Lightning and scikit-learn refer 
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 napoleon_use_rtype = False
 toc_object_entries = False
+linkcode_resolve = build_pages.source_address
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
@@ -68,7 +70,8 @@ html_extra_path = ["live"]
 html_show_sourcelink = False
 html_theme_options = {
     "github_url": build_pages.REPOSITORY,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 8,
+    "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "use_edit_page_button": False,

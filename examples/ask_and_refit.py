@@ -32,24 +32,27 @@ def score(known: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 # %%
-# Two ways of asking, from the same start: the least sure rows, and random rows.
-curves: dict[str, list[float]] = {"least sure": [], "random": []}
-for name, curve in curves.items():
-    rng = np.random.default_rng(0)
-    known = first_labels(rng)
-    for _ in range(5):
-        ari, sure = score(known)
-        curve.append(ari)
-        order = np.argsort(sure) if name == "least sure" else rng.permutation(len(X))
-        asked = order[known[order] < 0][:10]
-        known[asked] = truth[asked]  # the person's answer
-    print(f"{name}: " + ", ".join(f"{ari:.3f}" for ari in curve))
+# Two ways of asking, from the same three starts: the least sure rows, and random rows.
+curves: dict[str, np.ndarray] = {}
+for name in ("least sure", "random"):
+    curves[name] = np.empty((3, 5))
+    for start in range(3):
+        rng = np.random.default_rng(start)
+        known = first_labels(rng)
+        for step in range(5):
+            curves[name][start, step], sure = score(known)
+            order = np.argsort(sure) if name == "least sure" else rng.permutation(len(X))
+            asked = order[known[order] < 0][:10]
+            known[asked] = truth[asked]  # the person's answer
+    print(f"{name}: " + ", ".join(f"{ari:.3f}" for ari in curves[name].mean(axis=0)))
 
 # %%
-# One start and one seed, so that the curves show how to do it and not which way is better.
+# Thick lines are means, thin ones the three starts. Three starts on one table show how to ask, and not which way of
+# asking is better. A single fit on so few labels can go wrong, too, as thin lines show.
 figure, axis = plt.subplots(figsize=(6, 3.5), constrained_layout=True)
-for name, curve in curves.items():
-    axis.plot(6 + 10 * np.arange(5), curve, marker="o", label=name)
+for colour, (name, rows) in zip(("#0072B2", "#E69F00"), curves.items(), strict=True):
+    axis.plot(6 + 10 * np.arange(5), rows.T, color=colour, linewidth=0.7, alpha=0.6)
+    axis.plot(6 + 10 * np.arange(5), rows.mean(axis=0), color=colour, marker="o", linewidth=2.5, label=name)
 axis.set(xlabel="labels", ylabel="ARI on rows without a label")
 axis.legend()
 plt.show()

@@ -30,19 +30,21 @@ answers = {
     "stability": dc.choose_n_clusters(tree, "stability", similarity=similarity),
     "labels": dc.choose_n_clusters(tree, "labels", labels=known),
 }
-figure, axes = plt.subplots(1, 4, figsize=(14, 3.2), constrained_layout=True)
-for axis, (name, answer) in zip(axes, answers.items(), strict=False):
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), constrained_layout=True)
+for axis, (name, answer) in zip(axes, answers.items(), strict=True):
     axis.bar(answer.candidates, answer.scores, color="#bbbbbb")
     axis.axvline(answer.n_clusters, color="#D55E00")
     axis.set(title=f"{name}: {answer.n_clusters}", xlabel="k", xlim=(1, 16))
     print(f"{name}: {answer.n_clusters} clusters")
+plt.show()
 
 # %%
 # How sure is each point of its cluster? The soft memberships repeat the cut with noise on the similarities.
 n_clusters = answers["labels"].n_clusters
 clusters = tree.labels(n_clusters, min_cluster_size=10)
 memberships = dc.soft_memberships(similarity, clusters, min_cluster_size=10)
-image = axes[3].scatter(*points.T, c=memberships.max(axis=1), s=8, vmin=0.5, vmax=1)
-axes[3].set(title=f"membership, k = {n_clusters}")
-figure.colorbar(image, ax=axes[3])
+figure, axis = plt.subplots(figsize=(5.5, 4), constrained_layout=True)
+image = axis.scatter(*points.T, c=memberships.max(axis=1), s=10, vmin=0.5, vmax=1)
+axis.set(title=f"share of its own cluster, k = {n_clusters}")
+figure.colorbar(image)
 plt.show()

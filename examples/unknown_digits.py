@@ -32,18 +32,20 @@ print({name: round(value, 3) for name, value in scores.items()})
 # Clusters that hold a labelled class have its number, new clusters have numbers above. This is what is in each cluster:
 numbers = np.unique(model.labels_)
 table = np.array([[np.sum((model.labels_ == c) & (digits == d)) for d in range(10)] for c in numbers])
-figure, axes = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
-axes[0].imshow(table, cmap="Blues")
-axes[0].set(xlabel="true digit", ylabel="cluster", xticks=range(10), yticks=range(len(numbers)), yticklabels=numbers)
+figure, axis = plt.subplots(figsize=(5.5, 4.5), constrained_layout=True)
+axis.imshow(table, cmap="Blues")
+axis.set(xlabel="true digit", ylabel="cluster", xticks=range(10), yticks=range(len(numbers)), yticklabels=numbers)
 for (row, column), count in np.ndenumerate(table):
     if count:
-        axes[0].text(column, row, count, ha="center", va="center", fontsize=8)
-axes[0].set_title("clusters from 7 on are new")
+        axis.text(column, row, count, ha="center", va="center", fontsize=8)
+axis.set_title("clusters from 7 on are new")
+plt.show()
 
 # %%
 # ``novelty_`` is the probability that a row is of none of the labelled classes.
 new = digits >= 7
-axes[1].hist([model.novelty_[hidden & ~new], model.novelty_[hidden & new]], bins=20, label=["digits 0 to 6", "7, 8, 9"])
-axes[1].set(xlabel="novelty", ylabel="unlabelled rows")
-axes[1].legend()
+figure, axis = plt.subplots(figsize=(6, 3.5), constrained_layout=True)
+axis.hist([model.novelty_[hidden & ~new], model.novelty_[hidden & new]], bins=20, label=["digits 0 to 6", "7, 8, 9"])
+axis.set(xlabel="novelty", ylabel="unlabelled rows")
+axis.legend()
 plt.show()

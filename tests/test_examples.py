@@ -90,7 +90,7 @@ def test_pairs(capsys):
 
 def test_ask_and_refit():
     curves = run("ask_and_refit")["curves"]
-    assert all(curve[-1] > 0.9 for curve in curves.values())
+    assert all(rows[:, -1].mean() > 0.9 for rows in curves.values())
 
 
 def test_metric_learning():
@@ -106,7 +106,8 @@ def test_cuda_graph():
 
 def test_cells():
     scores = run("cells")["scores"]
-    assert scores["ours"] > 0.8
+    assert all(ours > 0.8 for kind in ("round types", "one type develops") for ours, _ in scores[kind])
+    assert len(scores["weak and noisy"]) == 3  # where k-means may well be better
 
 
 def test_tickets():
