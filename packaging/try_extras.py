@@ -6,6 +6,7 @@ python packaging/try_extras.py --wheel dist/diffclust-0.1.0-py3-none-any.whl cor
 
 import argparse
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -52,6 +53,15 @@ loss = dc.metric_learning.PartialFenchelYoungLoss(n_clusters=2)
 assert loss(torch.randn(8, 3), torch.tensor([0, 0, 1, 1, -1, -1, -1, -1])).isfinite()
 """,
 }
+TEN_LINES = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)[0]
+TRIALS["torch"] += f"""
+from sklearn.datasets import load_digits
+images, digits = load_digits(return_X_y=True)
+test_points = torch.tensor(images / 16, dtype=torch.float32)
+loader = [(test_points[rows], torch.tensor(digits)[rows]) for rows in torch.arange(1792).split(128)]
+{TEN_LINES}
+assert clusters.max() == 9
+"""
 TRIALS["all"] = "".join(TRIALS.values())
 
 

@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -32,6 +33,18 @@ def test_the_lines_run(page):
             pytest.importorskip("pytorch_metric_learning")
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(block, str(page), "exec"), {})
+
+
+def test_the_ten_lines_of_the_readme_run():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    (block,) = code(ROOT / "README.md")
+    images, digits = load_digits(return_X_y=True)
+    points = torch.tensor(images / 16, dtype=torch.float32)
+    loader = [(points[rows], torch.tensor(digits)[rows]) for rows in torch.arange(1792).split(128)]
+    names = {"loader": loader, "test_points": points}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["clusters"].max() == 9
 
 
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page.parent.name == "coming-from"], ids=lambda p: p.stem)
