@@ -62,7 +62,8 @@ $(LOWEST)/.test: pyproject.toml constraints-lowest.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache demo dist
+	rm -rf $(VENV) $(LOWEST) .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache demo dist \
+		$(DOCS) build docs/gallery docs/live docs/reference docs/results docs/sg_execution_times.rst
 
 # ------------------------------------------------------------------------------------------------ the site, a release
 

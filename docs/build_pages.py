@@ -27,9 +27,9 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
     ("Noise", "diffclust.noise", ("sample",)),
     ("How sure, how many", "diffclust.stability", ("soft_connectivity", "ClusterCount")),
     ("Clusters of an embedding", "diffclust.partition", ("partition", "Partition")),
-    ("Training", "diffclust.training", ("TrainingConfig", "fit", "fit_many", "embed", "load", "ForestModule")),
+    ("Training", "diffclust.training", ()),
     ("Networks by name", "diffclust.backbones", ("make_backbone", "InputScaling")),
-    ("Runs", "diffclust.runs", ("fit_run", "load_run", "Run")),
+    ("Runs", "diffclust.runs", ()),
     ("The report", "diffclust.report", ("write_report", "ReportData")),
     ("pytorch-metric-learning", "diffclust.metric_learning", ("PartialFenchelYoungLoss",)),
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
@@ -50,6 +50,7 @@ class InReadingOrder:
         self.folder = folder
 
     def __call__(self, name: str) -> int:
+        """The place of an example, by the name of its file."""
         return READING_ORDER.index(Path(name).stem)
 
 
@@ -64,15 +65,17 @@ def write_all(docs: Path) -> None:
 
 
 def public_names(module_name: str, listed: Iterable[str]) -> list[str]:
-    """The public functions and classes of a module, without the modules that it also names."""
+    """The functions and classes in a module's ``__all__``; those listed where it has none."""
     module = importlib.import_module(module_name)
-    names = listed or module.__all__
-    return sorted((name for name in names if not inspect.ismodule(getattr(module, name))), key=str.lower)
+    names = getattr(module, "__all__", listed)
+    return sorted((name for name in names if callable(getattr(module, name))), key=str.lower)
 
 
 def write_reference(folder: Path) -> None:
     """``reference/index.rst``: a table of every public name; autosummary makes the page of each from its docstring."""
     parts = ["API reference\n=============\n", "Every public name, from its docstring.\n"]
+    if (folder.parent / "api.md").exists():  # signatures and defaults on one page
+        parts += [":doc:`All signatures on one page </api>`.\n", ".. toctree::\n   :hidden:\n\n   /api\n"]
     for title, module_name, listed in REFERENCE:
         names = public_names(module_name, listed)
         parts += [f"{title}\n{'-' * len(title)}\n", f".. currentmodule:: {module_name}\n"]
@@ -112,6 +115,7 @@ def skip_member(app: object, what: str, name: str, obj: object, skip: bool, opti
 
 
 def read(name: str) -> list[dict[str, str]]:
+    """The rows of a file of ``results/``."""
     with (ROOT / "results" / name).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -124,6 +128,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def mean(values: Iterable[str]) -> float:
+    """The mean of numbers that were read as text."""
     return statistics.fmean(float(value) for value in values)
 
 
@@ -288,5 +293,6 @@ def write_if_changed(path: Path, text: str) -> None:
 
 
 def copy_if_changed(source: Path, target: Path) -> None:
+    """The same for a file that is there already."""
     if not target.exists() or target.read_bytes() != source.read_bytes():
         shutil.copyfile(source, target)

@@ -89,6 +89,7 @@ build_pages.write_all(DOCS)
 
 
 def setup(app):
+    """Sphinx calls it with the application."""
     app.connect("source-read", build_pages.rewrite_links)
     app.connect("autodoc-process-docstring", build_pages.escape_bars)
     app.connect("autodoc-skip-member", build_pages.skip_member)

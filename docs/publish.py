@@ -17,6 +17,7 @@ URL = os.environ.get("DIFFCLUST_DOCS_URL", "https://diffclust.github.io/diffclus
 
 
 def version_key(name: str) -> list[int]:
+    """v0.10.0 is newer than v0.9.0."""
     return [int(number) for number in re.findall(r"\d+", name)]
 
 
@@ -35,10 +36,12 @@ def place(site: Path, version: str, pages: Path) -> None:
 
 
 def git(*arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command of git, which may fail."""
     return subprocess.run(["git", *arguments], cwd=at, text=True, capture_output=True)
 
 
 def main(site: Path, version: str, pages: Path) -> None:
+    """The files in a checkout of the branch, committed and pushed."""
     git("fetch", "origin", "gh-pages")
     if git("worktree", "add", str(pages), "origin/gh-pages").returncode:  # the first time
         subprocess.run(["git", "worktree", "add", "--orphan", "-b", "gh-pages", str(pages)], check=True)
