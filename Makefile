@@ -68,4 +68,34 @@ $(LOWEST)/.test: pyproject.toml constraints-lowest.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache demo dist
+	rm -rf $(VENV) $(LOWEST) .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache demo dist \
+		$(DOCS) build docs/gallery docs/live docs/reference docs/results docs/sg_execution_times.rst
+
+# ------------------------------------------------------------------------------------------------ the site, a release
+
+.PHONY: docs notebooks release
+
+DOCS := .venv-docs
+SITE := build/site
+
+docs: $(DOCS)/.docs  ## the site in build/site/html: every example runs; a warning, a broken link or a misspelling fails
+	$(DOCS)/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs examples results src
+	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
+	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q --noconftest tests/test_site.py
+
+notebooks: docs  ## the notebooks of the three questions asked most, executed as notebooks
+	$(DOCS)/bin/jupyter execute docs/gallery/unknown_digits.ipynb docs/gallery/semi_supervised_digits.ipynb \
+		docs/gallery/how_many_clusters.ipynb
+
+release: $(DOCS)/.docs  ## sdist and wheel, checked, and the wheel tried in empty environments: everything but the upload
+	rm -rf dist
+	$(DOCS)/bin/python -m build
+	$(DOCS)/bin/twine check --strict dist/*
+	DIFFCLUST_DIST=dist $(DOCS)/bin/python -m pytest -q --noconftest tests/test_package.py
+	$(DOCS)/bin/python packaging/try_extras.py --wheel dist/*.whl $(EXTRAS)
+	@echo "Ready. To upload: $(DOCS)/bin/twine upload dist/*"
+
+$(DOCS)/.docs: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs,release]"
+	touch $@

@@ -1,14 +1,14 @@
-"""A clustering layer inside a network, trained by a loss of one's own on the soft connectivity.
+"""
+A clustering layer inside a network
+===================================
 
-Problems of 15 points in three clusters, hidden by two dimensions of noise. A linear map, a clustering layer, and binary
-cross-entropy between its soft connectivity and the truth: the gradient goes through the clustering by the score of
-the noise.
-
-python examples/soft_connectivity.py
+The layer maps embeddings to a soft connectivity: for each pair, how often two points are in one cluster. Any loss on
+it can be trained. Here it is binary cross-entropy with the truth.
 """
 
-import argparse
-
+# %%
+# Problems of 15 points in three clusters, hidden by two dimensions of noise.
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -25,32 +25,27 @@ def make_problems(n_problems: int) -> tuple[torch.Tensor, torch.Tensor]:
     return points, (labels[:, :, None] == labels[:, None, :]).float()
 
 
-def main(n_steps: int = 200, seed: int = 0) -> list[float]:
-    """Share of confused pairs, step by step."""
-    torch.manual_seed(seed)
-    network = nn.Sequential(
-        nn.Linear(4, 2, bias=False), dc.nn.PerturbedClustering(n_clusters=3, epsilon=0.3, n_draws=200)
-    )
-    optimiser = torch.optim.Adam(network.parameters(), lr=3e-2)
-    confused = []
-    for step in range(n_steps):
-        points, same = make_problems(n_problems=8)
-        together = network(points)
-        loss = nn.functional.binary_cross_entropy(together.clamp(0.01, 0.99), same)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        confused.append(((together > 0.5) != (same > 0.5)).float().mean().item())
-        if (step + 1) % 25 == 0:
-            print(f"step {step + 1:3d}: loss {loss.item():.3f}, pairs confused {confused[-1]:.3f}")
-    print("learned map (the last two columns belong to the noise):")
-    print(network[0].weight.detach().numpy().round(2))
-    return confused
+# %%
+# A linear map and the layer. The gradient goes through the clustering by the score of the noise.
+torch.manual_seed(0)
+network = nn.Sequential(nn.Linear(4, 2, bias=False), dc.nn.PerturbedClustering(n_clusters=3, epsilon=0.3, n_draws=200))
+optimiser = torch.optim.Adam(network.parameters(), lr=3e-2)
+confused = []  # share of confused pairs, step by step
+for _ in range(150):
+    points, same = make_problems(n_problems=8)
+    together = network(points)
+    loss = nn.functional.binary_cross_entropy(together.clamp(0.01, 0.99), same)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    confused.append(((together > 0.5) != (same > 0.5)).float().mean().item())
 
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    main(arguments.steps, arguments.seed)
+# %%
+# The map has learned which columns are noise: the last two.
+print(network[0].weight.detach().numpy().round(2))
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True)
+axes[0].plot(confused)
+axes[0].set(xlabel="step", ylabel="share of confused pairs")
+axes[1].imshow(together[0].detach(), vmin=0, vmax=1)
+axes[1].set_title("soft connectivity of one problem")
+plt.show()

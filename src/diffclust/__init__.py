@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diffclust import metric_learning as metric_learning  # not in __all__: it needs an extra
     from diffclust.runs import load_run
 
-__version__ = "0.1.0"
+__version__: str
 
 __all__ = [
     "Constraints",
@@ -61,4 +61,16 @@ def __getattr__(name: str) -> Any:
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module 'diffclust' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """The version of the installed package, which comes from the tag; a source tree by itself has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("diffclust")
+    except PackageNotFoundError:
+        return "0+unknown"

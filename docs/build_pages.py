@@ -1,0 +1,298 @@
+"""The pages that the build of the site writes: the API reference, result tables from csv files, the live report.
+
+They are made anew from their sources at each build, so that no page outlives what it describes. None of them is in git.
+"""
+
+import csv
+import importlib
+import inspect
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+REPOSITORY = "https://github.com/diffclust/diffclust"
+ROOT = Path(__file__).resolve().parent.parent
+
+# Title, module, and its public names where it has no __all__. The page of a name is made from its docstring.
+REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
+    ("Similarities, constraints, forests, losses", "diffclust", ()),
+    ("Torch modules", "diffclust.nn", ("PartialFenchelYoungLoss", "ConnectivityLoss", "PerturbedClustering")),
+    ("scikit-learn estimators", "diffclust.cluster", ()),
+    ("Scores", "diffclust.metrics", ("connectivity_error", "clustering_scores")),
+    ("Noise", "diffclust.noise", ("sample",)),
+    ("How sure, how many", "diffclust.stability", ("soft_connectivity", "ClusterCount")),
+    ("Clusters of an embedding", "diffclust.partition", ("partition", "Partition")),
+    ("Training", "diffclust.training", ()),
+    ("Networks by name", "diffclust.backbones", ("make_backbone", "InputScaling")),
+    ("Runs", "diffclust.runs", ()),
+    ("The report", "diffclust.report", ("write_report", "ReportData")),
+    ("pytorch-metric-learning", "diffclust.metric_learning", ("PartialFenchelYoungLoss",)),
+    ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
+]
+
+# The gallery, in the order in which it is read.
+READING_ORDER = (
+    "two_moons", "forest_draw_gradient", "semi_supervised_digits", "unknown_digits", "how_many_clusters", "pairs",
+    "ask_and_refit", "soft_connectivity", "linear_denoising", "metric_learning", "jax_digits", "cuda_graph", "cells",
+    "tickets", "pictures", "record_linkage", "reading_the_report",
+)  # fmt: skip
+
+
+class InReadingOrder:
+    """Sorts the examples of the gallery; sphinx-gallery makes one for each folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, name: str) -> int:
+        """The place of an example, by the name of its file."""
+        return READING_ORDER.index(Path(name).stem)
+
+
+def write_all(docs: Path) -> None:
+    """Writes every generated page below the folder of the documents."""
+    write_reference(docs / "reference")
+    write_results(docs / "results")
+    write_live_report(docs / "live")
+
+
+# ---------------------------------------------------------------------------------------------------- the API reference
+
+
+def public_names(module_name: str, listed: Iterable[str]) -> list[str]:
+    """The functions and classes in a module's ``__all__``; those listed where it has none."""
+    module = importlib.import_module(module_name)
+    names = getattr(module, "__all__", listed)
+    return sorted((name for name in names if callable(getattr(module, name))), key=str.lower)
+
+
+def write_reference(folder: Path) -> None:
+    """``reference/index.rst``: a table of every public name; autosummary makes the page of each from its docstring."""
+    parts = ["API reference\n=============\n", "Every public name, from its docstring.\n"]
+    if (folder.parent / "api.md").exists():  # signatures and defaults on one page
+        parts += [":doc:`All signatures on one page </api>`.\n", ".. toctree::\n   :hidden:\n\n   /api\n"]
+    for title, module_name, listed in REFERENCE:
+        names = public_names(module_name, listed)
+        parts += [f"{title}\n{'-' * len(title)}\n", f".. currentmodule:: {module_name}\n"]
+        parts += [".. autosummary::\n   :toctree: generated\n\n" + "".join(f"   {name}\n" for name in names)]
+    write_if_changed(folder / "index.rst", "\n".join(parts))
+
+
+def escape_bars(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Bars in docstrings, as in |x - y|, are bars. In reStructuredText they would be substitutions."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            literals = line.split("``")
+            literals[::2] = [part.replace("|", r"\|") for part in literals[::2]]
+            lines[i] = "``".join(literals)
+
+
+def source_address(domain: str, info: dict[str, str]) -> str | None:
+    """Where the source of a documented name can be read; None where it has none of its own."""
+    found: object = importlib.import_module(info["module"])
+    for name in info["fullname"].split("."):
+        found = getattr(found, name, None)
+    found = inspect.unwrap(found.fget if isinstance(found, property) else found)
+    try:
+        path = Path(inspect.getsourcefile(found)).resolve().relative_to(ROOT)
+        line = inspect.getsourcelines(found)[1]
+    except (OSError, TypeError, ValueError):
+        return None
+    return f"{REPOSITORY}/blob/main/{path.as_posix()}#L{line}"
+
+
+def skip_member(app: object, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """Leaves out what scikit-learn adds to its estimators for the routing of metadata."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
+# -------------------------------------------------------------------------------------------------- results from tables
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of a file of ``results/``."""
+    with (ROOT / "results" / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown; the first column is text, the others are numbers."""
+    header = list(header)
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def mean(values: Iterable[str]) -> float:
+    """The mean of numbers that were read as text."""
+    return statistics.fmean(float(value) for value in values)
+
+
+def small_sets() -> str:
+    """Mean ARI over the sets, of each method at each share of known labels; the best of a column is bold."""
+    scores = defaultdict(list)
+    for row in read("small_sets.csv"):
+        scores[row["method"], float(row["share"])].append(row["ari"])
+    shares = sorted({share for _, share in scores})
+    means = {key: mean(values) for key, values in scores.items()}
+    best = {share: max(value for key, value in means.items() if key[1] == share) for share in shares}
+
+    def cell(method: str, share: float) -> str:
+        if (method, share) not in means:
+            return ""
+        text = f"{means[method, share]:.3f}"
+        return f"**{text}**" if means[method, share] == best[share] else text
+
+    methods = sorted({method for method, _ in scores}, key=lambda method: -means.get((method, shares[-1]), 0.0))
+    n_sets = len({row["set"] for row in read("small_sets.csv")})
+    rows = ([method, *(cell(method, share) for share in shares)] for method in methods)
+    header = ["method", *(f"{share:.0%} of the labels" for share in shares)]
+    return f"Adjusted Rand index, mean over {n_sets} sets and all seeds.\n\n" + table(header, rows)
+
+
+def small_sets_k() -> str:
+    """How often each rule finds the number of clusters, or one beside it."""
+    rows = read("small_sets_k.csv")
+
+    def share(rule: str, slack: int) -> str:
+        return f"{statistics.fmean(abs(int(row[rule]) - int(row['k'])) <= slack for row in rows):.0%}"
+
+    rules = ("gap", "stability", "labels")
+    return f"Of {len(rows)} cases.\n\n" + table(
+        ["rule", "the true number", "at most one off"], ([rule, share(rule, 0), share(rule, 1)] for rule in rules)
+    )
+
+
+def points() -> str:
+    """Seconds for the exact tree of points, beside other packages."""
+    rows = read("points.csv")
+    peers = [name for name in rows[0] if name not in ("data", "points", "dimensions", "ours", "ratio")]
+    header = ["points", "dimensions", "ours, s", *(f"{peer}, s" for peer in peers), "best other / ours"]
+    return table(
+        header,
+        ([r["points"], r["dimensions"], r["ours"], *(r[peer] for peer in peers), r["ratio"]] for r in rows),
+    )
+
+
+def gpu() -> str:
+    """Milliseconds of loss and gradient against points, draws and problems."""
+    return table(
+        ["what grows", "points", "draws", "problems", "ms", "peak extra memory, MiB"],
+        ([r["kind"], r["points"], r["draws"], r["problems"], r["ms"], r["peak_MiB"]] for r in read("gpu.csv")),
+    )
+
+
+def scaling() -> str:
+    """Milliseconds of a step of several gloo processes."""
+    names = ("seconds", "gather", "solve", "reduce")
+    rows = ([r["ranks"], r["n"], *(f"{1000 * float(r[name]):.2f}" for name in names)] for r in read("scaling.csv"))
+    return table(["ranks", "rows", "step, ms", "gather, ms", "solve, ms", "reduce, ms"], rows)
+
+
+def semi_mnist() -> str:
+    """Scores of the paper's semi-supervised experiment, mean over seeds."""
+    found = defaultdict(list)
+    for row in read("semi_mnist.csv"):
+        found[int(row["n_labels"]), int(row["withheld"]), row["method"]].append(row)
+    header = ["labels", "classes withheld", "loss", "seeds", "whole test set, forest: ARI", "k-means: ARI"]
+    columns = ("whole_forest_ari", "whole_kmeans_ari")
+    rows = (
+        [*key, len(rows), *(f"{mean(row[name] for row in rows):.3f}" for name in columns)]
+        for key, rows in sorted(found.items())
+    )
+    return table(header, rows)
+
+
+# File, title, the command that made the file, the page with conditions and remarks, and what makes the table.
+TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
+    (
+        "small_sets.csv", "Small real sets", "python benchmarks/small_sets.py --jobs 2 --out results", "small_sets.md",
+        small_sets,
+    ),
+    (
+        "small_sets_k.csv", "Small real sets: the number of clusters",
+        "python benchmarks/small_sets.py --jobs 2 --out results", "small_sets.md", small_sets_k,
+    ),
+    (
+        "points.csv", "Trees from points, two CPU cores",
+        "python benchmarks/points.py --points 20000 --dimensions 2 16 64 --repeats 3 "
+        "--peers fastcluster scikit_learn quitefastmst", "README.md", points,
+    ),
+    (
+        "gpu.csv", "Loss and gradient on an NVIDIA H200", "PYTHONPATH=src python benchmarks/gpu.py --seconds 0.2",
+        "README.md", gpu,
+    ),
+    (
+        "scaling.csv", "One loss over several processes", "python benchmarks/ranks.py --seconds 5 --out results",
+        "scaling.md", scaling,
+    ),
+    (
+        "semi_mnist.csv", "The paper's semi-supervised MNIST", "python -m experiments run semi-mnist",
+        "reproduction.md", semi_mnist,
+    ),
+]  # fmt: skip
+
+
+def write_results(folder: Path) -> None:
+    """The files of ``results/``, and a page of tables made from the csv files among them."""
+    folder.mkdir(exist_ok=True)
+    for path in (ROOT / "results").iterdir():
+        if path.suffix in (".md", ".csv", ".png"):
+            copy_if_changed(path, folder / path.name)
+    parts = [
+        "# Tables from the measurements\n",
+        "The build of this site makes each table from its csv file. The linked page has conditions and remarks.\n",
+    ]
+    for name, title, command, page, make in TABLES:
+        parts += [f"## {title}\n", f"From [{name}]({name}), which `{command}` wrote; see [{page}]({page}).\n", make()]
+    write_if_changed(folder / "tables.md", "\n".join(parts))
+
+
+# ------------------------------------------------------------------------------------------------------ the live report
+
+
+def write_live_report(folder: Path) -> None:
+    """``report/``, what ``diffclust fit`` writes without any argument, unless it is there from an earlier build."""
+    page = folder / "report" / "report.html"
+    if not page.exists():
+        run = folder / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "diffclust", "fit", "--quiet", "--out", str(run)], check=True)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(run / "report.html", page)
+        shutil.rmtree(run)
+
+
+# ---------------------------------------------------------------------------------------------------------------- links
+
+
+def rewrite_links(app: object, docname: str, source: list[str]) -> None:
+    """Links to files of the repository, which are right on GitHub, become links to pages of the site."""
+    text = source[0]
+    gallery = "|".join(READING_ORDER)
+    text = re.sub(r"\]\((?:\.\./)+results/", "](/results/", text)
+    text = re.sub(r"\]\((?:\.\./)+docs/", "](/", text)
+    text = re.sub(rf"\]\((?:\.\./)*examples/({gallery})\.py\)", r"](/gallery/\1.rst)", text)
+    source_files = r"\]\((?:\.\./)*((?:examples|benchmarks|experiments|src|tests)\b[^)#]*)"
+    text = re.sub(source_files, rf"]({REPOSITORY}/blob/main/\1", text)
+    source[0] = text
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Sphinx reads again only what has changed."""
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def copy_if_changed(source: Path, target: Path) -> None:
+    """The same for a file that is there already."""
+    if not target.exists() or target.read_bytes() != source.read_bytes():
+        shutil.copyfile(source, target)

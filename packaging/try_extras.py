@@ -1,0 +1,97 @@
+"""Installs the wheel with each extra alone into an empty environment, and runs something that this extra is for.
+
+python packaging/try_extras.py --wheel dist/diffclust-0.1.0-py3-none-any.whl            # all of them
+python packaging/try_extras.py --wheel dist/diffclust-0.1.0-py3-none-any.whl core fit   # these
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CORE = """
+import numpy as np, diffclust as dc
+points = np.concatenate([np.zeros((5, 2)), np.ones((5, 2))]) + np.linspace(0, 0.1, 10)[:, None]
+assert dc.Hierarchy.from_points(points).labels(2).tolist() == [0] * 5 + [1] * 5
+assert dc.cluster.SpanningForestClustering(2).fit(points).n_clusters_ == 2
+"""
+# What each extra is for, as Python, with what CORE has imported.
+TRIALS = {
+    "core": "",
+    "torch": """
+import torch
+loss = dc.nn.PartialFenchelYoungLoss(n_clusters=2, seed=0)
+x = torch.randn(12, 3, requires_grad=True)
+loss(x, torch.tensor([0, 0, 1, 1] + [-1] * 8)).backward()
+assert x.grad.isfinite().all()
+""",
+    "jax": """
+import jax
+value = lambda s: dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels([0, 1, -1]), 2, seed=jax.random.key(0))
+assert jax.numpy.isfinite(jax.grad(value)(jax.numpy.zeros((3, 3)))).all()
+""",
+    "fit": """
+import subprocess, sys
+y = np.array([0, 0, -1, -1, -1, 1, 1, -1, -1, -1])
+assert dc.cluster.ForestEmbedding(2, n_steps=5, random_state=0).fit(points, y).n_clusters_ == 2
+subprocess.run([sys.executable, "-m", "diffclust", "fit", "--out", "run", "--steps", "20", "--quiet"], check=True)
+assert dc.load_run("run").clusters.shape == (1797,)
+""",
+    "neighbors": """
+many = np.random.default_rng(0).normal(size=(500, 4))
+assert dc.Hierarchy.from_points(many, n_neighbors=10).labels(3).max() == 2
+""",
+    "metric-learning": """
+import torch
+loss = dc.metric_learning.PartialFenchelYoungLoss(n_clusters=2)
+assert loss(torch.randn(8, 3), torch.tensor([0, 0, 1, 1, -1, -1, -1, -1])).isfinite()
+""",
+}
+TEN_LINES = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)[0]
+TRIALS["torch"] += f"""
+from sklearn.datasets import load_digits
+images, digits = load_digits(return_X_y=True)
+test_points = torch.tensor(images / 16, dtype=torch.float32)
+loader = [(test_points[rows], torch.tensor(digits)[rows]) for rows in torch.arange(1792).split(128)]
+{TEN_LINES}
+assert clusters.max() == 9
+"""
+TRIALS["all"] = "".join(TRIALS.values())
+
+
+def try_extra(extra: str, wheel: Path, folder: Path) -> float:
+    """Seconds that it took to run, without the installation."""
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    spec = str(wheel) if extra == "core" else f"{wheel}[{extra}]"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), spec], check=True)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    started = time.perf_counter()
+    subprocess.run([str(python), "-c", CORE + TRIALS[extra]], check=True, cwd=folder, env=clean)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wheel", type=Path, required=True)
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", help=f"of {', '.join(TRIALS)} (default: all of these)")
+    arguments = parser.parse_args()
+    unknown = set(arguments.extras) - set(TRIALS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}. Give some of {', '.join(TRIALS)}.")
+    for extra in arguments.extras or TRIALS:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds = try_extra(extra, arguments.wheel.resolve(), Path(folder))
+        print(f"{extra}: installed alone, ran in {seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
