@@ -38,6 +38,7 @@ from diffclust.threads import small_in_one_thread
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
+OUTLIER_NEIGHBOURS, OUTLIER_FACTOR = 20, 2.0
 
 # (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. Where the
 # pairs leave a cut no way to n_clusters, it may return more.
@@ -101,6 +102,27 @@ class Partition:
     def novelty(self) -> NDArray[np.float64]:
         """(n,) the probability that a point is of none of the labelled classes."""
         return self.probabilities()[:, self.classes < 0].sum(1)
+
+    def outliers(self) -> NDArray[np.bool_]:
+        """(n,) which points lie less than half as densely as their neighbours do; labelled points never count.
+
+        That is a factor above 2 of scikit-learn's LocalOutlierFactor.
+
+        >>> x = np.concatenate([np.random.default_rng(0).uniform(size=(100, 2)), [[9.0, 9.0]]])
+        >>> np.flatnonzero(partition(x, None, 1).outliers()).tolist()
+        [100]
+        """
+        from sklearn.neighbors import LocalOutlierFactor
+
+        if len(self.points) < 3:
+            return np.zeros(len(self.points), bool)
+        metric = "euclidean" if self.metric == "sqeuclidean" else self.metric
+        model = LocalOutlierFactor(min(OUTLIER_NEIGHBOURS, len(self.points) - 1), metric=metric)
+        points = -similarities(self.points, self.metric) if self.metric == "precomputed" else self.points
+        if self.metric == "precomputed":
+            points = points - points.min()  # distances; similarities of any sign are allowed
+        factor = -model.fit(points).negative_outlier_factor_
+        return (factor > OUTLIER_FACTOR) & (self.knowledge.labels < 0)
 
     def nearest(self, x: NDArray[Any]) -> NDArray[np.int64]:
         """For each new point the number of the clustered point most similar to it, of equal ones the first.

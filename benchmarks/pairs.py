@@ -1,0 +1,84 @@
+"""Must-link and cannot-link pairs drawn from the truth: are they kept, is k reached, and do they help?
+
+    pip install --no-deps active-semi-supervised-clustering
+    python benchmarks/pairs.py OUT/*/pbmc-components.npz OUT/*/bladder-components.npz --seeds 0 1 2
+
+First 200 random cases with 10 to 2,000 pairs: how many of the partitions have k clusters and satisfy all pairs. Then
+the .npz files (benchmarks/trust_sets.py), 500 pairs of each kind: `ForestEmbedding` beside PCKMeans, adjusted Rand
+index over all rows.
+"""
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+import diffclust as dc
+from diffclust.partition import partition
+
+
+def pairs_of_truth(rng: np.random.Generator, y: np.ndarray, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random pairs, by whether their rows are of one class."""
+    pairs = rng.integers(0, len(y), (n_pairs, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    same = y[pairs[:, 0]] == y[pairs[:, 1]]
+    return pairs[same], pairs[~same]
+
+
+def satisfied(clusters: np.ndarray, must: np.ndarray, cannot: np.ndarray) -> bool:
+    together = (clusters[must[:, 0]] == clusters[must[:, 1]]).all()
+    return bool(together and (clusters[cannot[:, 0]] != clusters[cannot[:, 1]]).all())
+
+
+def random_cases(n_cases: int) -> int:
+    kept = 0
+    for seed in range(n_cases):
+        rng = np.random.default_rng([seed, 5])
+        k = int(rng.integers(2, 13))
+        y = rng.permutation(np.append(np.arange(k), rng.integers(0, k, int(rng.integers(40, 600)))))
+        x = rng.normal(size=(len(y), 6)) + rng.normal(size=(k, 6))[y] * rng.uniform(0, 3)
+        must, cannot = pairs_of_truth(rng, y, int(rng.integers(10, 2001)))
+        found = partition(x, dc.Knowledge.join(np.full(len(x), -1), must, cannot), k, cut="auto")
+        kept += satisfied(found.clusters, must, cannot) and found.n_clusters == k
+    return kept
+
+
+def pckmeans(x: np.ndarray, k: int, must: np.ndarray, cannot: np.ndarray, seed: int) -> np.ndarray:
+    from active_semi_clustering.semi_supervised.pairwise_constraints import PCKMeans
+
+    np.random.seed(seed)  # noqa: NPY002 (it draws from the global generator)
+    as_tuples = ([tuple(map(int, pair)) for pair in pairs] for pairs in (must, cannot))
+    must_link, cannot_link = as_tuples
+    model = PCKMeans(n_clusters=k)
+    model.fit(x, ml=must_link, cl=cannot_link)
+    return model.labels_
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sets", nargs="*", type=Path)
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(f"k reached and all pairs satisfied: {random_cases(arguments.cases)} of {arguments.cases}", flush=True)
+    for path in arguments.sets:
+        with np.load(path) as data:
+            x, y = data["X"].astype(np.float64), data["y"]
+        k = int(y.max()) + 1
+        for seed in arguments.seeds:
+            rng = np.random.default_rng([seed, 6])
+            must, cannot = pairs_of_truth(rng, y, 200 * k + 20_000)
+            must, cannot = must[:500], cannot[:500]
+            model = dc.cluster.ForestEmbedding(k, random_state=seed)
+            model.fit(x, constraints=dc.Knowledge.join(np.full(len(x), -1), must, cannot))
+            ours = f"{adjusted_rand_score(y, model.labels_):.3f}"
+            kept = satisfied(model.labels_, must, cannot) and model.n_clusters_ == k
+            theirs = f"{adjusted_rand_score(y, pckmeans(x, k, must, cannot, seed)):.3f}"
+            print(f"{path.stem} seed {seed}: ours {ours} (kept: {kept}), PCKMeans {theirs}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
