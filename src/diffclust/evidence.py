@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.knowledge import Knowledge
+from diffclust.threads import small_in_one_thread
 
 DEFAULT_CUT = "forest"
 MARGIN = 0.02  # by which another cut must be better
@@ -171,6 +172,7 @@ def _right(found: NDArray[Any], labels: NDArray[np.int64], known: NDArray[np.int
     return np.where(labels >= 0, matched[np.searchsorted(names, np.maximum(labels, names[0]))] == found, False)
 
 
+@small_in_one_thread
 def neighbour_shares(embedding: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
     """(n, clusters) the share of each row's nearest others that are in each cluster.
 
