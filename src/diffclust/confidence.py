@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.cuts import GAUSSIAN_DIMENSIONS, leading_components, log_densities
+from diffclust.threads import small_in_one_thread
 
 NEIGHBOURS = 15  # at most, whose clusters count
 WEIGHTS = (0.5, 0.3, 0.03, 0.0)  # of votes, shares, densities, and of being a new cluster
@@ -26,6 +27,7 @@ LEAST_LOG_DENSITY = -50.0
 Floats = NDArray[np.float64]
 
 
+@small_in_one_thread
 def witnesses(embedding: Any, clusters: NDArray[Any], others: Iterable[NDArray[Any]], new: NDArray[np.bool_]) -> Floats:
     """What speaks for each cluster of each row.
 
