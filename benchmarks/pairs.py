@@ -46,7 +46,8 @@ def random_cases(n_cases: int) -> int:
 
 
 def pckmeans(x: np.ndarray, k: int, must: np.ndarray, cannot: np.ndarray, seed: int) -> np.ndarray:
-    from active_semi_clustering.semi_supervised.pairwise_constraints import PCKMeans
+    with np.errstate():  # the package changes NumPy's settings when it is imported
+        from active_semi_clustering.semi_supervised.pairwise_constraints import PCKMeans
 
     np.random.seed(seed)  # noqa: NPY002 (it draws from the global generator)
     as_tuples = ([tuple(map(int, pair)) for pair in pairs] for pairs in (must, cannot))

@@ -24,7 +24,7 @@ SCALING_ROWS, SCALING_LABELS = 5000, 2000  # at which choose_scaling looks
 def make_backbone(
     backbone: str | nn.Module | Callable[..., Any], input_shape: tuple[int, ...], embedding_dim: int
 ) -> nn.Module:
-    """The network that maps a batch (n, \\*input_shape) to embeddings (n, ...).
+    """The network that maps a batch of rows to embeddings.
 
     Args:
         backbone: "linear"; "mlp", two hidden layers of 256 and 64; "residual", that beside the input itself, see
@@ -33,8 +33,16 @@ def make_backbone(
         input_shape: of one row: (d,), (H, W) or (C, H, W).
         embedding_dim: the width of the output of the named backbones.
 
-    >>> make_backbone("mlp", (8, 8), 16)(torch.zeros(5, 8, 8)).shape
-    torch.Size([5, 16])
+    Returns:
+        A module from (n, ...) to (n, embedding_dim).
+
+    Raises:
+        TypeError: backbone is none of these.
+        ValueError: the name cannot be imported, or "cnn" is asked for rows that are no images.
+
+    Example:
+        >>> make_backbone("mlp", (8, 8), 16)(torch.zeros(5, 8, 8)).shape
+        torch.Size([5, 16])
     """
     if isinstance(backbone, str) and backbone not in BACKBONES:
         backbone = _import(backbone)
@@ -104,6 +112,7 @@ class Residual(nn.Module):
             self.input.weight.copy_(torch.from_numpy(components))
 
     def forward(self, x: Tensor) -> Tensor:
+        """The embeddings (n, embedding_dim) of rows."""
         return self.input(x.flatten(1)) + self.network(x)
 
 
@@ -129,7 +138,7 @@ def is_image(input_shape: tuple[int, ...]) -> bool:
 
 
 def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
-    """ "global" for columns of one unit, whose sizes mean something; "column" for columns of different units.
+    """Whether columns are of one unit, so that their sizes mean something.
 
     One unit have pixels; columns of which at least half have a range half as wide as the widest one; principal
     components (uncorrelated columns of falling variance); and counts or their logarithms (nothing negative, many
@@ -137,13 +146,17 @@ def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
     is a labelled row's nearest labelled row more often of its class? They decide only if that is no accident.
 
     Args:
-        x: (n, \\*input_shape) rows.
+        x: (n, ...) rows.
         labels: (n,) integers, negative where unknown, or None.
 
-    >>> rng = np.random.default_rng(0)
-    >>> components = rng.normal(size=(200, 8)) * 0.5 ** np.arange(8)
-    >>> choose_scaling(torch.from_numpy(components)), choose_scaling(torch.from_numpy(components[:, ::-1].copy()))
-    ('global', 'column')
+    Returns:
+        "global" for columns of one unit, "column" for columns of different units.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> components = rng.normal(size=(200, 8)) * 0.5 ** np.arange(8)
+        >>> choose_scaling(torch.from_numpy(components)), choose_scaling(torch.from_numpy(components[:, ::-1].copy()))
+        ('global', 'column')
     """
     if is_image(tuple(x.shape[1:])):
         return "global"
@@ -227,9 +240,12 @@ class InputScaling(nn.Module):
         """Measures the training rows, a chunk at a time: images stay bytes.
 
         Args:
-            x: (n, \\*input_shape).
+            x: (n, ...) rows.
             labels: (n,) integers, negative where unknown, for "auto".
             chunk: rows at a time.
+
+        Returns:
+            The module itself.
 
         Raises:
             ValueError: scaling is "counts" and some entry is negative.
@@ -269,4 +285,5 @@ class InputScaling(nn.Module):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
+        """The scaled rows, of the shape of ``x``."""
         return (self._rows(x).to(self.mean.dtype) - self.mean) / self.deviation

@@ -88,9 +88,10 @@ class Partition:
         return [class_names[c] if c >= 0 else f"new {new[i]}" for i, c in enumerate(self.classes)]
 
     def probabilities(self) -> NDArray[np.float64]:
-        """(n, n_clusters) the probability of each cluster for each point; rows sum to one.
+        """The probability of each cluster for each point, see :mod:`diffclust.confidence`.
 
-        See :mod:`diffclust.confidence`. Labelled points are certain.
+        Returns:
+            (n, n_clusters); rows sum to one. Labelled points are certain.
         """
         speaking = confidence.witnesses(self.points, self.clusters, self.others, self.classes < 0)
         found = confidence.probabilities(speaking, self.evidence.weights)
@@ -104,13 +105,17 @@ class Partition:
         return self.probabilities()[:, self.classes < 0].sum(1)
 
     def outliers(self) -> NDArray[np.bool_]:
-        """(n,) which points lie less than half as densely as their neighbours do; labelled points never count.
+        """The points that lie less than half as densely as their neighbours do.
 
         That is a factor above 2 of scikit-learn's LocalOutlierFactor.
 
-        >>> x = np.concatenate([np.random.default_rng(0).uniform(size=(100, 2)), [[9.0, 9.0]]])
-        >>> np.flatnonzero(partition(x, None, 1).outliers()).tolist()
-        [100]
+        Returns:
+            (n,) whether a point is one; labelled points never are.
+
+        Example:
+            >>> x = np.concatenate([np.random.default_rng(0).uniform(size=(100, 2)), [[9.0, 9.0]]])
+            >>> np.flatnonzero(partition(x, None, 1).outliers()).tolist()
+            [100]
         """
         from sklearn.neighbors import LocalOutlierFactor
 
@@ -125,19 +130,31 @@ class Partition:
         return (factor > OUTLIER_FACTOR) & (self.knowledge.labels < 0)
 
     def nearest(self, x: NDArray[Any]) -> NDArray[np.int64]:
-        """For each new point the number of the clustered point most similar to it, of equal ones the first.
+        """The clustered point most similar to each new point.
 
-        With metric "precomputed", x is (new points, clustered points), of the kind that was clustered.
+        Args:
+            x: new points (m, d); with metric "precomputed" a matrix (m, n) of the kind that was clustered.
+
+        Returns:
+            (m,) numbers of clustered points, of equal ones the first.
         """
         if self.metric != "precomputed":
             return solvers_of_points.nearest_points(self.points, np.asarray(x, np.float64), self.metric)
         return x.argmin(1) if _are_distances(self.points) else x.argmax(1)
 
     def memberships(self, *, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0) -> NDArray[np.float64]:
-        """(n, n_clusters) shares of the clusters over perturbed similarities: how sure each point's cluster is.
+        """Shares of the clusters over perturbed similarities, see :func:`diffclust.stability.soft_memberships`.
 
-        See :func:`diffclust.stability.soft_memberships`. Of more than 4,096 points a random 4,096 are perturbed, and
-        the others take the shares of the one nearest to them.
+        Of more than 4,096 points a random 4,096 are perturbed, and the others take the shares of the one nearest to
+        them.
+
+        Args:
+            epsilon: scale of the noise.
+            n_draws: number of draws.
+            seed: of the noise.
+
+        Returns:
+            (n, n_clusters) shares.
         """
         n, points, guard, rows = len(self.points), self.points, self.min_cluster_size, np.arange(len(self.points))
         if n > DENSE_POINTS and self.metric != "precomputed":
@@ -346,12 +363,15 @@ def _cut_tree(
     min_cluster_size: int | str,
     similarity: Callable[[], NDArray[Any]],
 ) -> tuple[Hierarchy, int, int]:
-    """The tree under what is known, the number of clusters and the size guard with which it reaches that number.
+    """The tree under what is known and its cut. ``similarity`` makes the (n, n) similarities for general pairs.
 
     General cannot-links may leave the greedy with more clusters than were asked for.
 
-    Args:
-        similarity: makes the (n, n) similarities, which only general pairs need.
+    Returns:
+        The tree, the number of clusters, and the size guard with which the tree reaches that number.
+
+    Raises:
+        ValueError: the size guard leaves no way to ``n_clusters``.
     """
     given = 1 if min_cluster_size == "auto" else int(min_cluster_size)
     hierarchy = _constrain(free, knowledge, given, similarity)
@@ -391,7 +411,8 @@ def _constrain(
 def _tree_of_clusters(points: NDArray[Any], clusters: NDArray[Any], free: Hierarchy, metric: str) -> Hierarchy:
     """The tree in which given clusters come apart first: a tree of each, then the free tree's edges between them.
 
-    An edge between clusters is at most as similar as the weakest inside one, so that similarities decrease.
+    Returns:
+        It. An edge between clusters is at most as similar as the weakest inside one, so that similarities decrease.
     """
     from diffclust.solvers.tree import constrain
 

@@ -179,6 +179,13 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     """A function that trains on other knowledge and returns the embeddings of all rows.
 
     It takes half as many steps, which is enough to compare ways to cut an embedding.
+
+    Args:
+        config: of the training, decided (:meth:`TrainingConfig.resolve`).
+        x: (n, ...) rows.
+
+    Returns:
+        ``knowledge -> (n, d)``.
     """
     short = dataclasses.replace(
         config,
