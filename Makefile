@@ -80,6 +80,7 @@ SITE := build/site
 
 docs: $(DOCS)/.docs  ## the site in build/site/html: every example runs; a warning, a broken link or a misspelling fails
 	$(DOCS)/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs examples results src
+	rm -rf $(SITE)/html  # pages of an earlier build may lead nowhere now
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
 	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q --noconftest tests/test_site.py
 
