@@ -114,7 +114,7 @@ def test_the_seed_of_a_run_is_that_of_its_holdout(tmp_path):
     table = make_table(N)
     table.features[:] = np.random.default_rng(1).normal(size=(N, 4))  # no blobs, so no row is sure
     config = dataclasses.replace(CONFIG, seed=5)
-    run = fit(tmp_path / "run", table, config, holdout=0.5, n_clusters=4)
+    run = fit(tmp_path / "run", table, config, holdout=0.5, n_clusters=4, cut="forest")
     same, other = (hold_out(Knowledge.join(table.labels), 0.5, seed=seed)[0] for seed in (5, 6))
     assert not np.array_equal(same.labels, other.labels)
     labels = [line.rsplit(",", 1)[1] for line in (run.folder / "clusters.csv").read_text().splitlines()[1:]]

@@ -25,7 +25,10 @@ LOWEST = ROOT / "constraints-lowest.txt"
 # Set where every extra must be there: a package that is missing is then an error, not a skipped test.
 EXTRAS = os.environ.get("DIFFCLUST_EXTRAS") == "required"
 # Of tools and of other people's solvers, which only benchmarks use, any version may do: constraints.txt has ours.
+# Tools for work on the library: constraints.txt pins them.
 UNBOUND = {"mypy", "ruff", "selenium", "fast_hdbscan", "fastcluster", "palmerpenguins", "quitefastmst"}
+UNBOUND |= {"build", "codespell", "ipykernel", "myst-parser", "nbclient", "pydata-sphinx-theme", "sphinx"}
+UNBOUND |= {"sphinx-gallery", "twine"}
 RNG = np.random.default_rng(0)
 POINTS = np.concatenate([RNG.normal(centre, 0.3, size=(12, 3)) for centre in (-4, 0, 4)])
 LABELS = np.where(np.arange(36) % 3, -1, np.arange(36) // 12)
