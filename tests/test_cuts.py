@@ -91,6 +91,16 @@ def test_a_mixture_keeps_k_clusters_and_pairs_apart():
         assert found.max() + 1 == 4
 
 
+def test_a_classifier_needs_all_classes_and_keeps_labels():
+    x, truth = blobs(0, spread=1.0)
+    known = Knowledge.join(np.where(np.arange(len(x)) % 6 == 0, truth, -1))
+    found = partition(x, known, 4, cut="classifier")
+    assert dc.metrics.clustering_scores(truth, found.clusters)["ari"] > 0.95
+    assert len(set(zip(found.clusters[known.labels >= 0], known.labels[known.labels >= 0], strict=True))) == 4
+    with pytest.raises(ValueError, match="needs a labelled class for each of the 5 clusters, got 4"):
+        partition(x, known, 5, cut="classifier")
+
+
 @pytest.mark.slow
 def test_colourings_are_as_cheap_as_exhaustive_search_says():
     excess = []
@@ -145,7 +155,8 @@ def test_hidden_labels_choose_the_cut_that_finds_them():
     assert len(calls) == 3
     assert all((rest.labels >= 0).sum() < 40 and len(set(rest.labels)) < 5 for rest in calls)  # whole classes hidden
     assert {label for rest in calls for label in range(4) if label not in rest.labels} == {0, 1, 2, 3}  # each once
-    assert set(found.scores) == {*CUTS, "forest of the input", "k-means of the input", "gaussian of the input"}
+    of_embedding = set(CUTS) - {"classifier"}  # there is a class without labels
+    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in ("forest", "k-means", "gaussian"))}
     assert not found.cut.startswith("k-means")
     assert found.scores["k-means"] < found.scores[found.cut] - 0.2
     assert found.new_classes == found.scores[found.cut]

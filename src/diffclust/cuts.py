@@ -1,4 +1,4 @@
-"""Other cuts than the forest's: k-means, a Gaussian mixture and spectral clustering that respect what is known.
+"""Other cuts than the forest's: k-means, a mixture, spectral clustering and a classifier, which respect what is known.
 
 What is known are groups of rows that belong together, and which groups belong apart (:class:`Knowledge`). Rows go to
 the nearest centre. Groups go as a whole, and groups that belong apart to different centres: that is a colouring
@@ -23,6 +23,7 @@ GAUSSIAN_ROUNDS, GAUSSIAN_GAIN = (
     50,
     1e-4,
 )  # rounds of a mixture, and the gain in log likelihood a row below which it ends
+CLASSIFIER_ROUNDS = 500
 TABU_MOVES = 20_000  # of the search for a colouring
 
 Floats = NDArray[np.float64]
@@ -141,6 +142,36 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
         before = total.mean()
     found = share.argmax(1)
     return _by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
+
+
+def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
+    """Clusters (n,) from 0 by a logistic regression on the labels, where every cluster is a labelled class.
+
+    Arguments are those of :func:`kmeans`; nothing is random.
+
+    Raises:
+        ValueError: some cluster has no labelled class.
+
+    >>> points = np.array([[0.0], [0.1], [0.4], [5.0], [5.1]])
+    >>> classifier(points, Knowledge.join([-1, 0, -1, -1, 1]), 2).tolist()
+    [0, 0, 0, 1, 1]
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    group = knowledge.group
+    n_groups = len(knowledge.apart)
+    if not knowledge.all_apart or n_groups != n_clusters:
+        raise ValueError(
+            f"cut 'classifier' needs a labelled class for each of the {n_clusters} clusters, got {n_groups} classes. "
+            "Take another cut."
+        )
+    if n_clusters == 1:
+        return np.zeros(len(group), np.int64)
+    rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
+    known = group >= 0
+    model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(rows[known], group[known])
+    return _by_first_row(np.where(known, group, model.predict(rows)))
 
 
 def leading_components(points: Floats, most: int) -> Floats:

@@ -59,14 +59,14 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
-        must_link_first: True is the paper's loss, which draws labelled points to each other directly and costs a third
-            of the time; False lets unlabelled points stand between them, which finds much better clusters.
+        must_link_first: True is the paper's loss, which draws labelled points to each other directly; False lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         n_steps, learning_rate, weight_decay: of AdamW.
-        cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture) or "spectral" of the
-            embedding. "auto" makes all of them, and some of the input. It takes the one that agrees best with the
-            others and with labels that were hidden, at the cost of three shorter trainings where there are three labels
-            a class or more. With settings of the forest (the next two) it is the forest.
+        cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture), "spectral", or
+            "classifier" (for labels of all classes) of the embedding. "auto" makes all of them, and some of the input.
+            It takes the one that agrees best with the others and with labels that were hidden, at the cost of three
+            shorter trainings where there are two labels a class or more. With settings of the forest (the next two) it
+            is the forest.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
             where ``n_clusters`` cannot be reached with it.

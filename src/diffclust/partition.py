@@ -301,8 +301,9 @@ CUTS: dict[str, Cut] = {
     "k-means": cuts.kmeans,
     "gaussian": cuts.gaussian,
     "spectral": cuts.spectral,
+    "classifier": cuts.classifier,
 }
-INPUT_CUTS = ("forest", "k-means", "gaussian")  # of the input, which "auto" compares, too
+INPUT_CUTS = ("forest", "k-means", "gaussian", "classifier")  # of the input, which "auto" compares, too
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
 INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
 
@@ -315,7 +316,11 @@ def _cut_all(
     rows: NDArray[Any] | None = None,
     names: Iterable[str] = CUTS,
 ) -> dict[str, NDArray[Any]]:
-    """The partitions into ``n_clusters`` by the names of their cuts; pairs may leave a cut no way to one."""
+    """The partitions into ``n_clusters`` by the names of their cuts.
+
+    Returns:
+        Those of the cuts that found one. Pairs may leave no way, and a classifier needs labels of all classes.
+    """
     found = {}
     tries = [(name, name, embedding) for name in names]
     tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in INPUT_CUTS]
