@@ -59,7 +59,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
-        must_link_first: True is the paper's loss, which draws labelled points to each other directly; False lets unlabelled points stand between them, which finds much better clusters.
+        must_link_first: True is the paper's loss, which draws labelled points to each other directly; False
+            lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
         n_steps, learning_rate, weight_decay: of AdamW.
         cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture), "spectral", or
