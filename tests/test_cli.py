@@ -110,6 +110,7 @@ def test_fit_prints_the_table_and_the_report():
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     assert "Scored on 3 rows" in result.stdout
+    assert "on 3 rows whose labels nobody was told, of the 3 labelled classes" in result.stdout
     for method in ("diffclust", "k-means on raw data", "single linkage on raw data", "cross-entropy, same labels"):
         assert method in result.stdout
     assert result.stdout.endswith(f"Report: {Path('run/report.html')}\n")

@@ -23,6 +23,7 @@ import pytest
 from PIL import Image
 
 import diffclust as dc
+from diffclust.evidence import Evidence
 from diffclust.files import write_atomically
 from diffclust.report import ReportData, maps, payload, write, write_report
 from diffclust.report.images import sprite_sheet
@@ -584,6 +585,48 @@ def test_scores_say_on_how_many_rows_they_are(browser, report, tmp_path):
     page = open_page(browser, tmp_path / "report.html")
     assert text(page, "#tiles").endswith("agreement (ARI), 7 rows0.900")
     assert "Scored on 7 rows whose labels nobody was told." in text(page, "#scores-section")
+
+
+EVIDENCE = Evidence(
+    cut="k-means", scores={"forest": 0.5, "k-means": 0.71}, agreement={"forest": 0.6, "k-means": 0.8}, new_classes=0.71,
+    n_hidden=9, n_clusters=6, candidates={4: 0.5, 5: 0.7, 6: 0.72, 7: 0.71, 8: 0.3},
+)  # fmt: skip
+RELIABILITY = {
+    "rows": 40,
+    "expected_calibration_error": 0.05,
+    "bins": [
+        {"low": 0.5, "high": 0.6, "rows": 10, "confidence": 0.55, "right": 0.5},
+        {"low": 0.9, "high": 1.0, "rows": 30, "confidence": 0.95, "right": 0.9},
+    ],
+}
+
+
+def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
+    data = make_data(
+        evidence=EVIDENCE, reliability=RELIABILITY, headline=["ARI 0.90 of <b>labelled</b> classes."], warnings=[EVIL]
+    )
+    write_report(data, tmp_path / "report.html")
+    for width in (1300, 390):
+        page = open_page(browser, tmp_path / "report.html", width=width)
+        assert text(page, "#headline") == "ARI 0.90 of <b>labelled</b> classes." + EVIL
+        assert text(page, "#tiles").endswith("ARI with classes hidden0.710")
+        assert "Taken was k-means" in text(page, "#made")
+        assert text(page, "#cuts .taken") == "k-means0.7100.800"
+        assert "From 5 to 7 clusters (shaded)" in text(page, "#numbers-note")
+        assert "the run took 6" in text(page, "#numbers-note")
+        assert page.execute_script("return document.querySelectorAll('#numbers .point').length") == 5
+        assert "40 rows" in text(page, "#reliability-note")
+        assert "Expected calibration error: 0.050" in text(page, "#reliability-note")
+        drawn = "return [...document.querySelectorAll('#reliability .textpoint')].map((e) => e.textContent)"
+        assert page.execute_script(drawn) == ["10", "30"]
+        assert "calibrated on labels that were hidden" in text(page, "#clusters-section")
+        assert page.execute_script("return document.documentElement.scrollWidth") == width
+        assert problems(page) == []
+
+
+def test_what_was_not_measured_is_not_shown(page):
+    shown = "return !!document.getElementById(arguments[0]).offsetHeight"
+    assert not any(page.execute_script(shown, id) for id in ("headline", "made-section", "reliability-section"))
 
 
 def test_copy_button_says_that_it_copied(page):

@@ -23,6 +23,7 @@ from diffclust.runs import fit_run, folder, load_run  # noqa: E402
 from diffclust.runs.baselines import score_methods  # noqa: E402
 from diffclust.runs.fit import hold_out  # noqa: E402
 from diffclust.runs.folder import FILES, MANIFEST, write_manifest  # noqa: E402
+from diffclust.runs.summary import _headline, _warnings, reliability  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 
 N = 24
@@ -634,3 +635,65 @@ def test_errors_name_the_final_file(tmp_path):
         with pytest.raises(OSError, match="below") as caught:
             write_atomically(path, "x")
         assert caught.value.filename == str(path)
+
+
+# ------------------------------------------------------------------------------------------------------ what is said
+
+
+def on_a_line(known, n_clusters=3, truth=(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2)):
+    """Groups of four points, their partition, and the classes of rows without a label."""
+    x = 10.0 * np.repeat([0, 1, 2], 4)[:, None] + np.tile([0, 0.1, 0.2, 0.3], 3)[:, None]
+    known = np.array(known)
+    return partition(x, Knowledge.join(known), n_clusters), np.where(known >= 0, -1, truth)
+
+
+@pytest.mark.parametrize(
+    ("known", "classes", "covered"),
+    [
+        ([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1], [0, 1, 2], "8 rows of 3 classes, 1 of which nobody labelled"),
+        ([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1], [0, 1],
+         "4 rows of the 2 labelled classes; classes that nobody labelled are not in it"),
+        ([0, 0, -1, -1, 1, 1, -1, -1, 2, 2, -1, -1], [0, 1, 2], "6 rows of the 3 labelled classes"),
+        ([0, 0, -1, -1, 1, 1, -1, -1, 2, 2, -1, -1], [1], "2 rows of 1 of the 3 labelled classes"),
+    ],
+)  # fmt: skip
+def test_the_headline_says_which_classes_a_score_covers(known, classes, covered):
+    found, scored = on_a_line(known)
+    scored[~np.isin(scored, classes)] = -1
+    sentences = _headline(found, scored, [{"method": "diffclust", "ours": True, "ari": 0.987}])
+    number, _, which = covered.partition(" rows ")
+    assert sentences == [f"ARI 0.99 on {number} rows whose labels nobody was told, {which}."]
+
+
+def test_the_headline_has_what_hidden_classes_say():
+    found, scored = on_a_line([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1])
+    found = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, new_classes=0.714))
+    (sentence,) = _headline(found, np.full_like(scored, -1), [])
+    assert sentence.startswith("New classes: when some labelled classes were hidden")
+    assert sentence.endswith("ARI 0.71.")
+
+
+def test_reliability_counts_right_rows():
+    found, scored = on_a_line(
+        [0, -1, -1, -1, 1, -1, -1, -1, -1, -1, -1, -1], truth=(0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 3)
+    )
+    confidence = np.array([1, 0.92, 0.98, 0.25, 1, 0.21, 1, 1, 0.5, 0.5, 0.5, 0.5])
+    assert reliability(found, confidence, np.full_like(scored, -1)) is None
+    measured = reliability(found, confidence, scored)
+    assert measured["rows"] == 10
+    bins = {each["low"]: (each["rows"], round(each["confidence"], 3), each["right"]) for each in measured["bins"]}
+    # Class 3 has no cluster of its own, and one row of class 1 is in the cluster of class 0.
+    assert bins == {0.2: (2, 0.23, 0.5), 0.5: (4, 0.5, 0.75), 0.9: (4, 0.975, 1.0)}
+    error = (2 * 0.27 + 4 * 0.25 + 4 * 0.025) / 10
+    assert measured["expected_calibration_error"] == pytest.approx(error)
+
+
+def test_a_class_that_swallows_rows_is_named():
+    x = np.concatenate([np.linspace(0, 1, 90), [5.0, 5.1, 5.2, 5.3, 5.4, 9.0, 9.1, 9.2, 9.3, 9.4]])[:, None]
+    known = np.full(100, -1)
+    known[[0, 90, 91, 92, 93]] = [0, 1, 1, 1, 1]
+    found = partition(x, Knowledge.join(known), 3, min_cluster_size=2)
+    assert _warnings(found, ["[red]cat", "dog"]) == [
+        "The cluster of class [red]cat has 90% of the rows, but only 20% of the labels are of that class: it may hold "
+        "a class that nobody labelled."
+    ]

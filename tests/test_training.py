@@ -38,7 +38,7 @@ from diffclust.training import (  # noqa: E402
     move_images,
 )
 from diffclust.training.data import lend_labels, reach_of  # noqa: E402
-from diffclust.training.module import pair_scores, seed_step  # noqa: E402
+from diffclust.training.module import ForestModule, pair_scores, seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 
 
@@ -306,6 +306,41 @@ def test_noise_that_grows():
     np.testing.assert_allclose(growing.loss_curve[0], constant.loss_curve[0], rtol=1e-5)
     assert not np.isclose(growing.loss_curve[1], constant.loss_curve[1], rtol=1e-3)
     assert float(growing.loss.noise_scale) == 1.0
+
+
+GROWING = {"epsilon": 0.8, "noise_start": 0.125, "n_steps": 25, "backbone": "mlp"}
+
+
+def test_loss_at_the_final_noise_is_measured_and_changes_nothing(tmp_path, monkeypatch):
+    """Every ten steps and at the end, where it is the loss of the trained network."""
+    x, _, known = make_data()
+    config = make_config(**GROWING)
+    module = fit(config, x, known, folder=tmp_path, progress=False)
+    assert [each["step"] for each in module.final_noise_losses] == [0, 10, 20, 25]
+    assert module.final_noise_losses[-1]["loss"] < module.final_noise_losses[0]["loss"]
+    assert load(tmp_path / "last.ckpt").final_noise_losses == module.final_noise_losses
+    data = ForestData(module.config, torch.from_numpy(x).float(), torch.from_numpy(known), None)
+    rows, labels = data.take("training", data.rows_of_step(0), None)
+    with torch.no_grad():
+        loss = dc.nn.PartialFenchelYoungLoss(
+            module.config.k, epsilon=0.8, n_draws=config.n_draws, seed=config.seed
+        ).eval()(module(rows), labels)
+    assert float(loss) == pytest.approx(module.final_noise_losses[-1]["loss"], rel=1e-5)
+    monkeypatch.setattr(ForestModule, "_measure_final_noise", lambda self: None)
+    assert_same_weights(module, fit(config, x, known, progress=False))
+    assert fit(make_config(), x, known, progress=False).final_noise_losses == []  # its noise is the same in all steps
+
+
+def test_loss_at_the_final_noise_is_the_same_after_a_resume(tmp_path):
+    x, _, known = make_data()
+    whole = fit(make_config(**GROWING), x, known, progress=False)
+    with pytest.raises(RuntimeError, match="disk"):
+        fit(make_config(**GROWING), x, known, folder=tmp_path, callbacks=[FailAt()], progress=False)
+    last = tmp_path / "last.ckpt"
+    resumed = fit(make_config(**GROWING), x, known, folder=tmp_path, resume=last, progress=False)
+    assert resumed.final_noise_losses == whole.final_noise_losses
+    again = fit(make_config(**GROWING), x, known, folder=tmp_path, resume=last, progress=False)
+    assert again.final_noise_losses == whole.final_noise_losses
 
 
 # --------------------------------------------------------------------------------------------------------- backbones

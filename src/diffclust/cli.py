@@ -206,20 +206,11 @@ def digits(seed: int) -> tuple[Table, NDArray[np.int64]]:
     return Table(pictures, known, names, "digits of scikit-learn"), truth.astype(np.int64)
 
 
-def _scored_on(metrics: dict[str, Any]) -> str:
-    """The rows and the classes that the scores cover."""
-    title = f"Scored on {metrics['scored_rows']:,} rows whose labels nobody was told"
-    labelled = [name for name in metrics["cluster_names"] if name in metrics["scored_classes"]]
-    if len(labelled) == len(metrics["scored_classes"]) < metrics["n_clusters"]:
-        title += ", of labelled classes only"
-    return title
-
-
 def _print_result(result: Any) -> None:
     metrics = result.metrics
     printer = Console(highlight=False)
     if metrics["scores"]:
-        shown = RichTable(title=_scored_on(metrics))
+        shown = RichTable(title=f"Scored on {metrics['scored_rows']:,} rows whose labels nobody was told")
         shown.add_column("method")
         titles = {name: score.title for name, score in SCORES.items() if score.in_terminal}
         for title in titles.values():
@@ -229,12 +220,8 @@ def _print_result(result: Any) -> None:
                 row["method"], *(f"{row[name]:.3f}" for name in titles), style="bold" if row["ours"] else None
             )
         printer.print(shown)
-    if metrics["hidden_classes_ari"] is not None:
-        printer.print(
-            f"New classes: with some labelled classes hidden, all labelled rows had ARI "
-            f"{metrics['hidden_classes_ari']:.3f}.",
-            soft_wrap=True,
-        )
+    for sentence in metrics["headline"]:
+        printer.print(sentence, soft_wrap=True)
     sizes = np.bincount(result.clusters)
     printer.print(
         f"{metrics['n_clusters']} cluster{'s' * (metrics['n_clusters'] > 1)} of {metrics['n_rows']:,} rows: "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.evidence import Evidence
 from diffclust.forest import Hierarchy
 
 
@@ -34,6 +36,11 @@ class ReportData:
         row_names: names to show for the rows; None shows their numbers.
         folder: the folder of the run, for the example of how to load it.
         how_to_load: Python code for that example; None uses NumPy alone.
+        headline: sentences that say what the scores cover.
+        warnings: sentences about clusters to look at.
+        evidence: how the cut and the number of clusters were chosen; None says nothing about it.
+        reliability: how often rows of about the same confidence are right, see
+            :func:`diffclust.runs.summary.reliability`; None where no row was scored.
     """
 
     title: str
@@ -54,6 +61,10 @@ class ReportData:
     folder: str
     how_to_load: str | None = None
     scored_rows: int | None = None
+    headline: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    evidence: Evidence | None = None
+    reliability: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         n = self.hierarchy.n_points

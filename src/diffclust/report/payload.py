@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
+from diffclust.evidence import Evidence
 from diffclust.metrics import SCORES
 from diffclust.report.data import ReportData
 from diffclust.report.images import sprite_sheet
@@ -78,6 +79,10 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "curves": _curves(data.curves),
         "scores": _scores(data.scores),
         "scoredRows": data.scored_rows,
+        "headline": list(data.headline),
+        "warnings": list(data.warnings),
+        "made": None if data.evidence is None else _made(data.evidence),
+        "reliability": data.reliability,
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
         "labelled": int((known >= 0).sum()),
         "facts": [[str(name), str(value)] for name, value in data.facts.items()],
@@ -187,6 +192,22 @@ def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
             {"method": str(row.get("method", "")), "ours": mine, "values": [_cell(row.get(name)) for name in names]}
             for row, mine in zip(scores, ours, strict=True)
         ],
+    }
+
+
+def _made(evidence: Evidence) -> dict[str, Any]:
+    """How the clusters were made: the cuts that were compared, and the numbers of clusters."""
+    names = list(dict.fromkeys([*evidence.scores, *evidence.agreement]))
+    return {
+        "cut": evidence.cut,
+        "cuts": [
+            {"name": name, "score": evidence.scores.get(name), "agreement": evidence.agreement.get(name)}
+            for name in names
+        ],
+        "newClasses": evidence.new_classes,
+        "calibrated": evidence.n_hidden > 0,
+        "candidates": [[k, evidence.candidates[k]] for k in sorted(evidence.candidates)],
+        "interval": None if evidence.interval is None else list(evidence.interval),
     }
 
 

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 import diffclust
 from diffclust import training
 from diffclust.backbones import BACKBONES
+from diffclust.evidence import matched_clusters
 from diffclust.partition import Partition
 from diffclust.runs.results import Run
 from diffclust.tables import Table
+
+N_BINS = 10  # of the confidence, where it is compared with how many rows are right
+SWALLOWS = 3  # a cluster with so many times the share of its class among the labels gets a warning
 
 
 def make_metrics(
@@ -26,8 +30,9 @@ def make_metrics(
     training_seconds: float,
 ) -> dict[str, Any]:
     """The content of ``metrics.json``. ``scored`` are the classes to score by, -1 for rows that are not scored."""
-    evidence = found.evidence
+    evidence, warnings = found.evidence, _warnings(found, table.class_names)
     return {
+        "headline": _headline(found, scored, scores),
         "n_rows": len(table),
         "n_clusters": found.n_clusters,
         "cluster_names": found.names(table.class_names),
@@ -39,12 +44,15 @@ def make_metrics(
         "scaling": module.scaling.chosen,
         "cut": evidence.cut,
         "cut_scores": dict(evidence.scores),
+        "cut_agreement": dict(evidence.agreement),
         "hidden_classes_ari": evidence.new_classes,
         "n_clusters_scores": {str(k): score for k, score in evidence.candidates.items()},
         "n_clusters_interval": None if evidence.interval is None else list(evidence.interval),
         "calibrated_on": evidence.n_hidden,
         "scored_classes": sorted({table.class_names[c] for c in np.unique(scored) if c >= 0}),
-        "remarks": _remarks(module, found),
+        "reliability": reliability(found, confidence, scored),
+        "warnings": warnings,
+        "remarks": [*_remarks(module, found), *warnings],
         "training_seconds": round(training_seconds, 2),
     }
 
@@ -59,16 +67,84 @@ def _remarks(module: training.ForestModule, found: Partition) -> list[str]:
     if evidence.interval is not None:
         low, high = evidence.interval
         remarks.append(f"Hidden classes were found about equally well with {low} to {high} clusters.")
+    return remarks
+
+
+def _warnings(found: Partition, class_names: list[str]) -> list[str]:
+    """A sentence for each labelled class whose cluster has far more than the share that its labels have."""
     known = found.knowledge.labels
     sizes = np.bincount(found.clusters)
+    warnings = []
     for cluster, label in enumerate(found.classes):
         share = (known == label).sum() / max(1, (known >= 0).sum())
-        if label >= 0 and (found.classes < 0).any() and sizes[cluster] > 3 * share * len(known):
-            remarks.append(
-                f"Cluster {cluster} has {sizes[cluster] / len(known):.0%} of the rows, but only {share:.0%} of the "
-                "labels are of its class: it may hold a class that nobody labelled."
+        if label >= 0 and (found.classes < 0).any() and sizes[cluster] > SWALLOWS * share * len(known):
+            warnings.append(
+                f"The cluster of class {class_names[label]} has {sizes[cluster] / len(known):.0%} of the rows, but "
+                f"only {share:.0%} of the labels are of that class: it may hold a class that nobody labelled."
             )
-    return remarks
+    return warnings
+
+
+def _headline(found: Partition, scored: NDArray[np.int64], scores: list[dict[str, Any]]) -> list[str]:
+    """What the score of the clusters is, which classes it covers, and what hidden classes say about new ones."""
+    sentences = [
+        f"ARI {row['ari']:.2f} on {(scored >= 0).sum():,} rows whose labels nobody was told, {_covered(found, scored)}."
+        for row in scores
+        if row["ours"]
+    ]
+    if found.evidence.new_classes is not None:
+        sentences.append(
+            "New classes: when some labelled classes were hidden, the clusters agreed with all labels with ARI "
+            f"{found.evidence.new_classes:.2f}."
+        )
+    return sentences
+
+
+def _covered(found: Partition, scored: NDArray[np.int64]) -> str:
+    """The classes of the scored rows."""
+    known = found.knowledge.labels
+    labelled, classes = set(known[known >= 0].tolist()), set(scored[scored >= 0].tolist())
+    n_new = len(classes - labelled)
+    if n_new:
+        return f"of {_n_classes(len(classes))}, {n_new} of which nobody labelled"
+    part = "the" if classes == labelled else f"{len(classes)} of the"
+    alone = "" if (found.classes >= 0).all() else "; classes that nobody labelled are not in it"
+    return f"of {part} {_n_classes(len(labelled), 'labelled ')}{alone}"
+
+
+def _n_classes(number: int, kind: str = "") -> str:
+    return f"{number} {kind}class{'es' * (number != 1)}"
+
+
+def reliability(found: Partition, confidence: NDArray[np.float64], scored: NDArray[np.int64]) -> dict[str, Any] | None:
+    """How often rows of about the same confidence are in the right cluster; None where no row is scored.
+
+    The right cluster of a class is the one that holds its labels. Other classes get the clusters that are left, see
+    :func:`diffclust.evidence.matched_clusters`.
+
+    Returns:
+        ``bins`` with bounds, number of rows, mean confidence and share of right rows, those without rows left out;
+        ``expected_calibration_error``, the mean distance of the last two over all rows; ``rows``, their number.
+    """
+    rows = scored >= 0
+    if not rows.any():
+        return None
+    known = found.knowledge.labels
+    belongs = matched_clusters(found.clusters, np.where(rows, scored, known), known)
+    right, sure = (belongs == found.clusters)[rows], confidence[rows]
+    number = np.minimum((sure * N_BINS).astype(int), N_BINS - 1)
+    bins = [
+        {
+            "low": each / N_BINS,
+            "high": (each + 1) / N_BINS,
+            "rows": int((number == each).sum()),
+            "confidence": float(sure[number == each].mean()),
+            "right": float(right[number == each].mean()),
+        }
+        for each in np.unique(number).tolist()
+    ]
+    error = sum(each["rows"] * abs(each["confidence"] - each["right"]) for each in bins) / len(sure)
+    return {"rows": len(sure), "expected_calibration_error": float(error), "bins": bins}
 
 
 def write_run_report(
@@ -109,13 +185,21 @@ def write_run_report(
         row_names=None,
         folder=str(run.folder),
         scored_rows=run.metrics["scored_rows"],
+        headline=run.metrics["headline"],
+        warnings=run.metrics["warnings"],
+        evidence=found.evidence,
+        reliability=run.metrics["reliability"],
         how_to_load=_how_to_load(run),
     )
     write_report(data, run.folder / "report.html")
 
 
 def _curves(module: training.ForestModule) -> dict[str, list[tuple[int, float]]]:
-    curves = {"loss": [(step, float(value)) for step, value in enumerate(module.loss_curve)]}
+    """Curves whose values can be compared from step to step: those at one size of the noise."""
+    curves = {"loss of each batch": [(step, float(value)) for step, value in enumerate(module.loss_curve)]}
+    if module.final_noise_losses:
+        points = [(int(each["step"]), float(each["loss"])) for each in module.final_noise_losses]
+        curves = {f"loss of one batch, noise {module.config.epsilon}": points}
     for name in ("val_loss", "val_error", "val_ari") if module.validations else ():
         points = [(int(each["step"]), float(each[name])) for each in module.validations]
         curves[name.replace("val_", "validation ")] = points

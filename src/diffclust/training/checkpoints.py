@@ -35,7 +35,8 @@ class WholeCheckpoints(TorchCheckpointIO):
 def save(module: ForestModule, path: str | Path) -> None:
     """Writes a trained module to a file that :func:`load` reads. Training cannot be resumed from it."""
     saved = {"config": module.config.to_dict(), "input_shape": list(module.input_shape)}
-    state = {"hyper_parameters": saved, "state_dict": module.state_dict(), "validations": module.validations}
+    state = {"hyper_parameters": saved, "state_dict": module.state_dict()}
+    module.on_save_checkpoint(state)
     WholeCheckpoints().save_checkpoint(state, path)
 
 
@@ -61,6 +62,7 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
         config = dataclasses.replace(config, similarity="sqeuclidean")
     module = ForestModule(config, input_shape, backbone)
     module.validations = state["validations"]
+    module.final_noise_losses = state.get("final_noise_losses", [])
     _check_weights(state["state_dict"], module, checkpoint)
     if state["state_dict"]["losses"].shape != module.losses.shape:
         raise ValueError(f"{checkpoint} is damaged: it has the losses of another number of steps. {_FROM_A_COPY}")

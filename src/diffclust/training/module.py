@@ -17,6 +17,8 @@ from diffclust.forest import spanning_forest
 from diffclust.training.settings import MONITORS, TrainingConfig
 
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
+CURVE_POINTS = 30  # about, of the curve at the final noise
+LEAST_STEPS = 10  # between two of them, so that they cost little
 
 
 class CrossEntropy(modules._OnEmbeddings):
@@ -91,6 +93,8 @@ class ForestModule(pl.LightningModule):
     Attributes:
         loss_curve: the loss of every step so far.
         validations: a dictionary for every validation, with step, val_loss, val_error and val_ari.
+        final_noise_losses: where the noise changes from step to step, a dictionary of step and loss for some steps: the
+            loss of the first batch, always with the noise of the last step. These losses can be compared.
     """
 
     losses: Tensor
@@ -110,6 +114,7 @@ class ForestModule(pl.LightningModule):
         self.loss = self._make_loss()
         self.register_buffer("losses", torch.full((config.n_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
+        self.final_noise_losses: list[dict[str, float]] = []
 
     def _make_loss(self) -> modules.PartialFenchelYoungLoss | CrossEntropy:
         config = self.config
@@ -171,9 +176,35 @@ class ForestModule(pl.LightningModule):
         self.loss.gather = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
+        if self.loss.noise_scale is not None and self.global_step % every == 0:
+            self._measure_final_noise()  # before the seed of the step, so that the step does not depend on it
         seed_step(self.device, self.config.seed, self.global_step, self.global_rank)
         if self.loss.noise_scale is not None:
             self.loss.noise_scale.fill_(self.config.noise_scale(self.global_step))
+
+    def on_train_end(self) -> None:
+        if self.loss.noise_scale is not None and self.global_step == self.n_steps:
+            self._measure_final_noise()
+
+    @torch.no_grad()
+    def _measure_final_noise(self) -> None:
+        """Appends to ``final_noise_losses``. Batch and draws are those of the first step; nothing else changes."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        rows = data.rows_of_step(0)
+        moves = data.moves_of_step(0, len(rows))
+        x, known = data.take("training", rows.to(self.device), None if moves is None else moves.to(self.device))
+        counter, modes = self.loss.noise_counter, [(each, each.training) for each in self.modules()]
+        self.eval()  # the loss then has the final noise and does not move its counter
+        self.loss.noise_counter = torch.zeros_like(counter)
+        try:
+            with self.trainer.precision_plugin.forward_context():
+                loss = self.loss(self(x), known)
+        finally:
+            self.loss.noise_counter = counter
+            for each, mode in modes:  # not self.train(): a backbone may keep some of its parts in evaluation mode
+                each.training = mode
+        self.final_noise_losses.append({"step": self.global_step, "loss": float(loss)})
 
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
         x, known = batch
@@ -209,9 +240,11 @@ class ForestModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["validations"] = self.validations
+        checkpoint["final_noise_losses"] = self.final_noise_losses
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.validations = list(checkpoint["validations"])
+        self.final_noise_losses = list(checkpoint.get("final_noise_losses", ()))  # older versions did not have them
         losses = torch.full_like(self.losses, torch.nan, device="cpu")
         saved = checkpoint["state_dict"]["losses"].cpu()[: len(losses)]  # a resumed run may be longer or shorter
         losses[: len(saved)] = saved

@@ -1,4 +1,4 @@
-// The table of clusters, the dendrogram, the connectivity matrix and the curves.
+// The table of clusters, the dendrogram, the connectivity matrix, the numbers of clusters, the reliability, the curves.
 
 function drawClusters({ clusters, label }) {
   const columns = [
@@ -257,6 +257,99 @@ function listenToMatrix() {
     ]);
   });
   plot.on("plotly_unhover", hideTip);
+}
+
+/** How well hidden classes were found with each number of clusters; the interval is shaded. */
+function drawNumbers() {
+  const candidates = D.made?.candidates ?? [];
+  $("numbers-part").hidden = !candidates.length;
+  if (!candidates.length) return;
+  const [low, high] = D.made.interval;
+  $("numbers-note").textContent =
+    `Some labelled classes were hidden, and all labels were compared with the clusters. From ${low} to ${high} clusters ` +
+    `(shaded) they agree about equally well; the run took ${D.nClusters} (dashed).`;
+  const edge = { type: "line", yref: "paper", y0: 0, y1: 1, x0: D.nClusters, x1: D.nClusters };
+  Plotly.react(
+    $("numbers"),
+    [
+      {
+        type: "scatter",
+        mode: "lines+markers",
+        x: candidates.map(([k]) => k),
+        y: candidates.map(([, score]) => score),
+        line: { color: css("--accent"), width: 2 },
+        marker: { size: 7 },
+        hovertemplate: "%{x} clusters: ARI %{y:.3f}<extra></extra>",
+      },
+    ],
+    layout({
+      xaxis: { showgrid: false, fixedrange: true, title: { text: "clusters", font: { size: 12 } } },
+      yaxis: { nticks: 5, fixedrange: true, title: { text: "ARI with all labels", font: { size: 12 } } },
+      margin: { l: 56, r: 10, t: 8, b: 40 },
+      dragmode: false,
+      shapes: [
+        {
+          type: "rect",
+          yref: "paper",
+          y0: 0,
+          y1: 1,
+          x0: low - 0.5,
+          x1: high + 0.5,
+          fillcolor: css("--accent"),
+          opacity: 0.15,
+          line: { width: 0 },
+        },
+        { ...edge, line: { color: css("--ink"), width: 1.4, dash: "dash" } },
+      ],
+    }),
+    { ...CONFIG, displayModeBar: false },
+  );
+}
+
+/** The confidence of scored rows against the share of them that is right. */
+function drawReliability() {
+  $("reliability-section").hidden = !D.reliability;
+  if (!D.reliability) return;
+  const { bins, rows: n, expected_calibration_error: error } = D.reliability;
+  $("reliability-note").textContent =
+    `${count(n, "row")} with a known class that nobody was told, grouped by confidence. On the dashed line, of the rows ` +
+    `with confidence 80 % four in five are right; below it, the confidence is too high. Numbers are rows. ` +
+    `Expected calibration error: ${error.toFixed(3)}.`;
+  const axis = (text) => ({
+    range: [-0.04, 1.08],
+    tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1],
+    tickformat: ".0%",
+    fixedrange: true,
+    title: { text, font: { size: 12 } },
+  });
+  Plotly.react(
+    $("reliability"),
+    [
+      {
+        type: "scatter",
+        mode: "lines+markers+text",
+        x: bins.map((bin) => bin.confidence),
+        y: bins.map((bin) => bin.right),
+        text: bins.map((bin) => bin.rows.toLocaleString("en")),
+        textposition: bins.map((bin) => (bin.right < bin.confidence ? "bottom center" : "top center")),
+        textfont: { color: css("--ink"), size: 12 },
+        line: { color: css("--accent"), width: 1.5 },
+        marker: { size: bins.map((bin) => 6 + 18 * Math.sqrt(bin.rows / n)), opacity: 1 },
+        cliponaxis: false,
+        hovertemplate: "confidence %{x:.0%}: %{y:.0%} right, %{text} rows<extra></extra>",
+      },
+    ],
+    layout({
+      xaxis: axis("mean confidence"),
+      yaxis: axis("share of rows that are right"),
+      margin: { l: 64, r: 10, t: 12, b: 46 },
+      dragmode: false,
+      shapes: [
+        { type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: css("--faint"), width: 1.4, dash: "dash" } },
+      ],
+    }),
+    { ...CONFIG, displayModeBar: false },
+  );
 }
 
 function drawCurves() {

@@ -81,6 +81,12 @@ function fillHead() {
     const rows = D.scoredRows === null ? "" : `, ${count(D.scoredRows, "row")}`;
     if (typeof score(name) === "number") tiles.push([title + rows, score(name).toFixed(3)]);
   }
+  if (typeof D.made?.newClasses === "number") tiles.push(["ARI with classes hidden", D.made.newClasses.toFixed(3)]);
+  $("headline").replaceChildren(
+    ...D.headline.map((sentence) => make("li", {}, sentence)),
+    ...D.warnings.map((sentence) => make("li", { class: "warn" }, sentence)),
+  );
+  $("headline").hidden = !D.headline.length && !D.warnings.length;
   $("tiles").replaceChildren(
     ...tiles.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
   );
@@ -118,6 +124,50 @@ function fillTexts() {
     ...D.facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
   );
   $("facts-section").hidden = !D.facts.length;
+}
+
+/** Which cut was taken, and why. */
+function fillMade() {
+  $("made-section").hidden = !D.made;
+  if (!D.made) return;
+  const { cut, cuts, calibrated } = D.made;
+  const hidden = cuts.some(({ score }) => score !== null);
+  $("calibrated").textContent = calibrated
+    ? "It was calibrated on labels that were hidden from a shorter training."
+    : "No labels could be hidden to calibrate it.";
+  $("made").textContent = !cuts.length
+    ? `The embedding was cut in one way: ${cut}. No other was compared.`
+    : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
+      `${hidden ? "it finds hidden labels again, and " : ""}it agrees with the other cuts. ` +
+      `${hidden ? "" : "No labels could be hidden. "}1 is perfect in both columns (ARI).`;
+  const cell = (value) => make("td", { class: "number" }, value === null ? "–" : value.toFixed(3));
+  const columns = [hidden && "Hidden labels", "Agreement"].filter(Boolean);
+  $("cuts").hidden = !cuts.length;
+  $("cuts").replaceChildren(
+    make(
+      "thead",
+      {},
+      make(
+        "tr",
+        {},
+        make("th", { scope: "col" }, "Cut"),
+        ...columns.map((title) => make("th", { scope: "col", class: "number" }, title)),
+      ),
+    ),
+    make(
+      "tbody",
+      {},
+      ...cuts.map(({ name, score, agreement }) =>
+        make(
+          "tr",
+          { class: name === cut ? "taken" : null },
+          make("td", {}, name),
+          ...(hidden ? [cell(score)] : []),
+          cell(agreement),
+        ),
+      ),
+    ),
+  );
 }
 
 function say({ cut, k }) {
@@ -230,6 +280,8 @@ function setTheme(theme) {
 function drawAll() {
   update();
   drawMatrix();
+  drawNumbers();
+  drawReliability();
   drawCurves();
 }
 
@@ -246,6 +298,7 @@ listenToControls();
 fillHead();
 fillTexts();
 fillScores();
+fillMade();
 drawAll();
 listenToMaps();
 listenToMatrix();
