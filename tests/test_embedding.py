@@ -280,7 +280,7 @@ def test_masked_points_are_refused(fitted):
     [
         (None, "requires y to be passed"),
         (np.full(120, -1), "Without any, use SpanningForestClustering"),
-        (np.full(120, "cat"), r"pandas\.factorize numbers classes, -1 where one is missing"),
+        (np.full(120, "2026-11-18", "datetime64[D]"), r"pandas\.factorize numbers classes, -1 where one is missing"),
         (np.full(120, 0.5), r"pandas\.factorize"),
         (np.where(np.arange(120) < 9, 1.0, np.inf), "y must be integers"),
         (np.full(120, -100), "y has no known label"),
@@ -302,7 +302,7 @@ def test_bad_labels(fitted, y, message):
         ({"n_steps": 0}, ValueError, "n_steps must be an integer, at least 1"),
         ({"patience": 3}, ValueError, "validation_fraction above 0"),
         ({"backbone": "resnet"}, ValueError, "package.module:attribute"),
-        ({"options": {"speed": 3}}, TypeError, "speed"),
+        ({"options": {"speed": 3}}, TypeError, "options has no setting speed. The settings are .*weight_decay"),
     ],
 )
 def test_bad_parameters(fitted, changes, error, message):

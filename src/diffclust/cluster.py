@@ -1,12 +1,14 @@
 """scikit-learn estimators: exact single linkage with a size guard and constraints, and a trainable embedding.
 
 ``SpanningForestClustering`` needs nothing but scikit-learn; ``ForestEmbedding`` needs PyTorch and Lightning, and is
-loaded when it is first asked for. Both take what is known as ``fit(..., constraints=...)``; ``ForestEmbedding`` also
-takes labels as y. The clusters are made in :mod:`diffclust.partition`.
+loaded when it is first asked for. Both take partial labels as y (:mod:`diffclust.labels`) and what else is known as
+``fit(..., constraints=...)``. The clusters are made in :mod:`diffclust.partition`.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,18 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from diffclust import confidence
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, refuse_masked
 from diffclust.knowledge import Knowledge
-from diffclust.partition import Partition, partition
+from diffclust.labels import ClassLabels, parse_labels
+from diffclust.partition import Partition, partition, similarities
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
 
 __all__ = ["ForestEmbedding", "SpanningForestClustering"]
+
+MOST_DENSE_BYTES = 2 * 10**9  # up to which sparse rows are made dense
 
 
 def __getattr__(name: str) -> Any:
@@ -54,7 +60,14 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             approximate, for millions of points (see :meth:`diffclust.Hierarchy.from_points`).
 
     Attributes:
-        labels_: (n,) cluster of each point; clusters are numbered by their first point.
+        labels_: (n,) cluster of each point. Without y, clusters are numbered by their first point. With y it is the
+            class that the cluster holds; new clusters are "new 1", "new 2", ... where classes are names, and else
+            numbers above the largest class.
+        classes_: the classes in y.
+        probabilities_: (n,) the probability that each point is in its cluster, by the clusters of its neighbours. It is
+            computed when it is first asked for.
+        novelty_: (n,) the probability that a point is of none of the classes in y; likewise.
+        cluster_numbers_: the clusters as in ``labels_``, in the order of the columns of ``predict_proba``.
         n_clusters_: their number.
         min_cluster_size_: the size guard that was used.
         hierarchy_: :class:`diffclust.Hierarchy`, the clusters for every other k.
@@ -84,6 +97,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self.metric == "precomputed"
+        tags.input_tags.sparse = self.metric != "precomputed"
+        tags.classifier_tags = ClassifierTags()  # scikit-learn's checks of predict_proba read them
         return tags
 
     def fit(
@@ -92,8 +107,10 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         """Cluster the points X (n, d), or the matrix X (n, n) if the metric is "precomputed".
 
         Args:
-            X: points, or a matrix.
-            y: ignored, as by all clusterers; what is known goes into ``constraints``.
+            X: points, or a matrix. Sparse points are made dense, up to 2 GB.
+            y: partial labels, integers or names: -1 (or another negative number, nan, None, "", or masked) where
+                unknown; see :func:`diffclust.labels.parse_labels`. Where its classes do not allow ``n_clusters``
+                clusters, there are more or fewer, with a warning.
             constraints: must-links and cannot-links that the clusters respect, e.g. ``Constraints.from_labels(labels)``
                 with -1 for unknown, ``Constraints.from_pairs(len(X), must_link, cannot_link)``, or labels and pairs
                 together, ``Knowledge.join(labels, must_link, cannot_link)``. With more clusters than labelled groups,
@@ -103,15 +120,19 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             The estimator.
 
         Raises:
-            ValueError: constraints or size guard do not allow ``n_clusters`` clusters.
+            ValueError: y are no labels, constraints or size guard do not allow ``n_clusters`` clusters, or y and
+                constraints contradict each other.
         """
-        refuse_masked("X", X)
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._validate(X, reset=True)
         self._check_parameters(X)
-        wanted = None if self.n_clusters == "auto" else int(self.n_clusters)
+        known = Knowledge.from_constraints(constraints, len(X))
+        labels = None if y is None else parse_labels(y, len(X))
+        if labels is not None:
+            known = known.with_labels(labels.codes)
+        wanted = self._wanted(known, labels)
         self.partition_ = found = partition(
             X,
-            Knowledge.from_constraints(constraints, len(X)),
+            known,
             wanted,
             min_cluster_size=self.min_cluster_size,
             metric=self.metric,
@@ -119,12 +140,48 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             n_neighbors=self.n_neighbors,
         )
         warn_of_more_clusters(found, wanted)
-        self.labels_ = found.clusters
+        self._confidence = _Confidence(found)
+        if labels is None:
+            self.classes_ = np.empty(0, np.int64)
+            self.cluster_numbers_ = np.arange(found.n_clusters)
+            self.labels_ = found.clusters
+        else:
+            self.classes_ = labels.classes
+            self.cluster_numbers_ = labels.cluster_names(found.classes)
+            self.labels_ = self.cluster_numbers_[found.clusters]
         self.n_clusters_ = found.n_clusters
         self.min_cluster_size_ = found.min_cluster_size
         self.hierarchy_ = found.hierarchy
         self.free_hierarchy_ = found.free_hierarchy
         return self
+
+    def fit_predict(self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None) -> NDArray[Any]:
+        """The clusters of the points, ``labels_``; see :meth:`fit`."""
+        return self.fit(X, y, constraints=constraints).labels_
+
+    def _validate(self, X: Any, reset: bool) -> NDArray[np.float64]:
+        refuse_masked("X", X)
+        accepted = ("csr", "csc") if self.metric != "precomputed" else False
+        return to_dense(validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse=accepted))
+
+    def _wanted(self, known: Knowledge, labels: ClassLabels | None) -> int | None:
+        """``n_clusters``, moved to what y allows; None chooses it.
+
+        scikit-learn's tools and checks pass whatever y they have to every estimator, so this is not an error here.
+        """
+        if self.n_clusters == "auto":
+            return None
+        asked = int(self.n_clusters)
+        if labels is None:
+            return asked
+        lowest, highest = known.min_clusters, known.max_clusters
+        wanted = min(max(asked, lowest), highest)
+        if wanted != asked:
+            message = (
+                f"n_clusters={asked}, but y and constraints allow {lowest} to {highest} clusters: {wanted} are made."
+            )
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        return wanted
 
     def _check_parameters(self, X: NDArray[Any]) -> None:
         n = len(X)
@@ -136,7 +193,18 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         if self.reachability is not None:
             _check_count("reachability", self.reachability, n - 1, n)
 
-    def predict(self, X: Any) -> NDArray[np.int32]:
+    @property
+    def probabilities_(self) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        clusters = self.partition_.clusters
+        return self._confidence.probabilities[np.arange(len(clusters)), clusters]
+
+    @property
+    def novelty_(self) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        return self._confidence.probabilities[:, self.partition_.classes < 0].sum(1)
+
+    def predict(self, X: Any) -> NDArray[Any]:
         """The cluster of the fitted point that each new one is most similar to.
 
         With metric "precomputed", X is (new points, fitted points), of the kind that was fitted.
@@ -144,10 +212,17 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         nearest = self._nearest(X)  # first: it says so where nothing was fitted
         return self.labels_[nearest]
 
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(n, clusters) the probability of each cluster, in the order of ``cluster_numbers_``.
+
+        It is that of the fitted point that each new one is most similar to.
+        """
+        nearest = self._nearest(X)
+        return self._confidence.probabilities[nearest]
+
     def _nearest(self, X: Any) -> NDArray[np.int64]:
         check_is_fitted(self)
-        refuse_masked("X", X)
-        return self.partition_.nearest(validate_data(self, X, dtype=np.float64, reset=False))
+        return self.partition_.nearest(self._validate(X, reset=False))
 
     def soft_predict(
         self, X: Any = None, *, epsilon: float = 0.1, n_draws: int = 50, random_state: Any = 0
@@ -166,6 +241,62 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         shares = self.partition_.memberships(epsilon=epsilon, n_draws=n_draws, seed=seed)
         return shares if X is None else shares[self._nearest(X)]
+
+
+class _Confidence:
+    """The probabilities of a forest's clusters, by the clusters of each point's neighbours in the partition's metric.
+
+    They are those of :meth:`Partition.probabilities`, which knows Euclidean neighbours only.
+    """
+
+    def __init__(self, found: Partition) -> None:
+        self.found = found
+
+    @functools.cached_property
+    def probabilities(self) -> NDArray[np.float64]:
+        """(n, clusters), rows sum to one; labelled points are certain."""
+        found, k = self.found, self.found.n_clusters
+        shares = np.full((len(found.clusters), k), 1 / (confidence.NEIGHBOURS * k))
+        nearest = self._neighbours()
+        if nearest.shape[1]:
+            rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
+            np.add.at(shares, (rows, found.clusters[nearest].ravel()), 1 / nearest.shape[1])
+        shares /= shares.sum(1, keepdims=True)
+        known = np.flatnonzero(found.knowledge.labels >= 0)
+        shares[known] = 0
+        shares[known, found.clusters[known]] = 1
+        return shares
+
+    def _neighbours(self) -> NDArray[np.int64]:
+        from sklearn.neighbors import NearestNeighbors
+
+        points, n = self.found.points, len(self.found.clusters)
+        number = min(confidence.NEIGHBOURS, max(3, n // (3 * self.found.n_clusters)), n - 1)
+        if number < 1:
+            return np.empty((n, 0), np.int64)
+        if self.found.metric == "precomputed":
+            similarity = similarities(points, "precomputed").copy()
+            np.fill_diagonal(similarity, -np.inf)
+            return np.argpartition(-similarity, number - 1, axis=1)[:, :number]
+        metric = self.found.metric
+        if metric == "cosine":  # on the sphere, Euclidean neighbours are the same
+            points = points / np.linalg.norm(points, axis=1, keepdims=True)
+        metric = metric if metric in ("manhattan", "chebyshev") else "euclidean"
+        model = NearestNeighbors(n_neighbors=number, metric=metric).fit(points)
+        return model.kneighbors(return_distance=False)
+
+
+def to_dense(X: Any) -> NDArray[Any]:
+    """Sparse rows as an array, if it is not too large."""
+    if not hasattr(X, "toarray"):
+        return X
+    size = math.prod(X.shape) * X.dtype.itemsize
+    if size > MOST_DENSE_BYTES:
+        raise ValueError(
+            f"X is sparse, and as a dense array it would need {size / 1e9:.1f} GB, more than "
+            f"{MOST_DENSE_BYTES / 1e9:.1f}. Reduce its columns first, e.g. by sklearn.decomposition.TruncatedSVD."
+        )
+    return X.toarray()
 
 
 def warn_of_more_clusters(found: Partition, asked: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils import check_random_state
+from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import SpanningForestClustering, warn_of_more_clusters
+from diffclust.cluster import SpanningForestClustering, to_dense, warn_of_more_clusters
 from diffclust.constraints import Constraints
-from diffclust.frameworks import fill_unknown, is_integer, refuse_masked, to_numpy
+from diffclust.frameworks import is_integer, refuse_masked
 from diffclust.knowledge import Knowledge
+from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition
 
 # Arguments that are settings of TrainingConfig.
@@ -84,8 +86,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     Attributes:
         classes_: the labelled classes.
-        labels_: (n,) cluster of each training point: its class where the cluster holds a labelled class, and numbers
-            above the largest class for new clusters.
+        labels_: (n,) cluster of each training point: its class where the cluster holds a labelled class. New clusters
+            are "new 1", "new 2", ... where classes are names, and else numbers above the largest class.
         probabilities_: (n,) the probability that each point is in its cluster.
         novelty_: (n,) the probability that a point is of none of the labelled classes.
         cluster_numbers_: the clusters as in ``labels_``, in the order of the columns of ``predict_proba``.
@@ -156,6 +158,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.input_tags.three_d_array = True
+        tags.input_tags.sparse = True
+        tags.classifier_tags = ClassifierTags()  # scikit-learn's checks of predict_proba read them
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
@@ -166,8 +170,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
         Args:
             X: features (n, d), or images (n, H, W), (n, H, W, C), (n, C, H, W); bytes stay bytes in memory.
-            y: integer classes (n,), -1 (or another negative number, nan, or masked) where unknown. It may be None
-                where there are constraints.
+                Sparse features are made dense, up to 2 GB.
+            y: classes (n,), integers or names: -1 (or another negative number, nan, None, "", or masked) where unknown;
+                see :func:`diffclust.labels.parse_labels`. It may be None where there are constraints.
             constraints: what else is known, e.g. ``Constraints.from_pairs(len(X), must_link, cannot_link)``, as in
                 :meth:`SpanningForestClustering.fit`. Pairs that labels cannot express need memory for an (n, n) matrix
                 of bytes there; ``Knowledge.join(y, must_link, cannot_link)`` does not.
@@ -179,7 +184,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             ValueError: nothing is known, labels and pairs contradict each other, or they do not allow ``n_clusters``.
         """
         X = self._validate(X, reset=True)
-        known = self._join(y, constraints, len(X))
+        known, labels = self._join(y, constraints, len(X))
         wanted = self._wanted(known)
         self.module_ = training.fit(self._config(), X, known, progress=self.progress)
         self.loss_curve_ = self.module_.loss_curve
@@ -200,7 +205,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.n_clusters_ = found.n_clusters
         self.min_cluster_size_ = found.min_cluster_size
         self.hierarchy_ = found.hierarchy
-        self.cluster_numbers_ = self._number_clusters(found.classes)
+        self.cluster_numbers_ = labels.cluster_names(found.classes)
         self.labels_ = self.cluster_numbers_[found.clusters]
         self._probabilities = found.probabilities()
         self.probabilities_ = self._probabilities[np.arange(len(X)), found.clusters]
@@ -210,20 +215,27 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
         """float32, or bytes as they are."""
         refuse_masked("X", X)
-        return validate_data(
-            self, X, reset=reset, dtype=[np.float32, np.uint8], allow_nd=True, ensure_min_samples=2 if reset else 1
+        checked = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float32, np.uint8],
+            accept_sparse=("csr", "csc"),
+            allow_nd=True,
+            ensure_min_samples=2 if reset else 1,
         )
+        return to_dense(checked)
 
-    def _join(self, y: Any, constraints: Constraints | Knowledge | None, n_samples: int) -> Knowledge:
+    def _join(
+        self, y: Any, constraints: Constraints | Knowledge | None, n_samples: int
+    ) -> tuple[Knowledge, ClassLabels]:
         """Labels and constraints together; the labels are positions in ``classes_``."""
         other = Knowledge.from_constraints(constraints, n_samples)
         if y is None and not other.is_empty:
             y = other.labels
         labels = _check_labels(y, n_samples, needed=other.is_empty)
-        self.classes_, codes = np.unique(labels[labels >= 0], return_inverse=True)
-        known = np.full(n_samples, -1)
-        known[labels >= 0] = codes
-        return other.with_labels(known)
+        self.classes_ = labels.classes
+        return other.with_labels(labels.codes), labels
 
     def _wanted(self, known: Knowledge) -> int | None:
         """``n_clusters``, or fewer where the labels leave no room for so many; None chooses them."""
@@ -253,14 +265,13 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         # Not NumPy's integers: a checkpoint notes it.
         settings["n_clusters"] = None if self.n_clusters == "auto" else int(self.n_clusters)
         settings["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return training.TrainingConfig(**{**settings, **(self.options or {})})
-
-    def _number_clusters(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each cluster: the class that it holds, and numbers above the largest class for new ones."""
-        first_new = int(self.classes_.max(initial=-1)) + 1
-        numbers = first_new + np.cumsum(held < 0) - 1
-        numbers[held >= 0] = self.classes_[held[held >= 0]]
-        return numbers
+        options = dict(self.options or {})
+        valid = inspect.signature(training.TrainingConfig).parameters
+        if unknown := sorted(set(options) - set(valid)):
+            raise TypeError(
+                f"options has no setting {', '.join(unknown)}. The settings are {', '.join(sorted(valid))}."
+            )
+        return training.TrainingConfig(**{**settings, **options})
 
     @property
     def clustering_(self) -> SpanningForestClustering:
@@ -272,9 +283,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         )
         return model.fit(self.embedding_, constraints=self.partition_.knowledge)
 
-    def fit_predict(
-        self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None
-    ) -> NDArray[np.int64]:
+    def fit_predict(self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None) -> NDArray[Any]:
         """The clusters of the training points, ``labels_``; see :meth:`fit`."""
         return self.fit(X, y, constraints=constraints).labels_
 
@@ -285,7 +294,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         check_is_fitted(self)
         return training.embed(self.module_, self._validate(X, reset=False), device=self.device)
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """The cluster of the training point whose embedding is nearest."""
         check_is_fitted(self)
         return self.labels_[self.partition_.nearest(self.transform(X))]
@@ -301,27 +310,16 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def score(self, X: Any, y: Any) -> float:
         """Adjusted Rand index of ``predict(X)`` and y, over the rows whose label is known."""
         found = self.predict(X)
-        labels = _check_labels(y, len(found), needed=True)
-        return float(adjusted_rand_score(labels[labels >= 0], found[labels >= 0]))
+        codes = _check_labels(y, len(found), needed=True).codes
+        return float(adjusted_rand_score(codes[codes >= 0], found[codes >= 0]))
 
 
-def _check_labels(y: Any, n_samples: int, needed: bool) -> NDArray[np.int64]:
-    """Integer labels, negative where unknown, at least one known where they are needed."""
-    advice = "Give the classes of some points as integers from 0, and -1 where unknown."
+def _check_labels(y: Any, n_samples: int, needed: bool) -> ClassLabels:
+    """The labels, at least one of them known where they are needed."""
+    without = "Without any, use SpanningForestClustering."
     if y is None:
-        raise ValueError(f"ForestEmbedding requires y to be passed, but the target y is None. {advice}")
-    labels = to_numpy(fill_unknown(y, np.int64(-1)))
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.dtype.kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels)
-    if labels.dtype.kind not in "iuf" or not np.isfinite(labels).all() or not np.array_equal(labels, np.floor(labels)):
-        raise ValueError(
-            f"Unknown label type {labels.dtype}: y must be integers. {advice} "
-            "pandas.factorize numbers classes, -1 where one is missing."
-        )
-    if labels.shape != (n_samples,):
-        raise ValueError(f"y must have one label for each of the {n_samples} points, got shape {labels.shape}.")
-    if needed and (labels < 0).all():
-        raise ValueError(f"y has no known label, all are negative. {advice} Without any, use SpanningForestClustering.")
-    return labels.astype(np.int64)
+        raise ValueError(f"ForestEmbedding requires y to be passed, but the target y is None. {ADVICE} {without}")
+    labels = parse_labels(y, n_samples)
+    if needed and len(labels.classes) == 0:
+        raise ValueError(f"y has no known label. {ADVICE} {without}")
+    return labels

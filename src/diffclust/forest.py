@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from diffclust._typing import Array, Integers
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints, all_apart
-from diffclust.frameworks import to_numpy
+from diffclust.frameworks import is_integer, to_numpy
 from diffclust.noise import Draws
 from diffclust.similarity import check_neighbors, check_similarity
 from diffclust.solvers import Request, solver_for
@@ -207,6 +208,50 @@ class Hierarchy:
             raise ValueError("reachability needs the exact tree: it does not go with n_neighbors.")
         return cls(len(x), edges, weights)
 
+    @classmethod
+    def from_edges(
+        cls, edges: Array, weights: Array, n_points: int, constraints: Constraints | None = None
+    ) -> Hierarchy:
+        """From the edges of a graph: links between records, or neighbours that you have found yourself.
+
+        A pair without an edge has similarity -inf. So pieces of the graph that no edge connects are never in one
+        cluster: :meth:`labels` starts at the number of pieces, and :meth:`linkage_matrix` joins them at height inf.
+
+        Args:
+            edges: (m, 2) integers, pairs of points from 0 to ``n_points`` - 1, in any order and direction. Of several
+                edges between two points the most similar counts. An edge from a point to itself is left out.
+            weights: (m,) similarities, larger is closer. -inf means "no such edge". Of distances, give the negative.
+            n_points: number of points.
+            constraints: what is known, see :meth:`constrained`; here by the greedy over all edges.
+
+        Returns:
+            The hierarchy.
+
+        Raises:
+            TypeError: edges are not integers, or weights not real numbers.
+            ValueError: shapes do not fit, a point is out of range, or a weight is NaN or +inf.
+
+        Example:
+            >>> hierarchy = Hierarchy.from_edges([(0, 1), (2, 1), (3, 4)], [0.9, 0.2, 0.5], n_points=5)
+            >>> [hierarchy.labels(k).tolist() for k in (2, 3)]
+            [[0, 0, 0, 1, 1], [0, 0, 1, 2, 2]]
+            >>> hierarchy.labels_at(0.4).tolist()
+            [0, 0, 1, 2, 2]
+        """
+        from diffclust.solvers.edges import by_similarity, maximum_spanning_tree
+        from diffclust.solvers.tree import constrain
+
+        pairs, strength = check_edges(edges, weights, n_points)
+        known = check_constraints(constraints, n_points, ())
+        if known is None or all_apart(known.groups()[1]):
+            tree = maximum_spanning_tree(pairs, strength, n_points)
+            free = cls(n_points, pairs[tree], strength[tree])
+            return free if known is None else free.constrained(known)
+        group, apart = known.groups()
+        order = by_similarity(pairs, strength)
+        everything = cls(n_points, pairs[order], strength[order])
+        return everything._glued(group, constrain(everything.edges, group, apart.copy()))
+
     def labels(self, n_clusters: int, min_cluster_size: int = 1) -> NDArray[np.int32]:
         """The clusters for k = ``n_clusters``, numbered by their smallest point.
 
@@ -241,6 +286,80 @@ class Hierarchy:
         labels = np.empty(self.n_points, np.int32)
         number_trees(kept, len(kept), np.empty(self.n_points, np.int32), labels)
         return labels
+
+    def labels_at(self, threshold: float, min_cluster_size: int = 1) -> NDArray[np.int32]:
+        """The clusters that edges of at least this similarity hold together, numbered by their smallest point.
+
+        Args:
+            threshold: edges with a smaller similarity are cut; must-links are not.
+            min_cluster_size: the size guard, see :meth:`labels`. A cut that leaves fewer points is not made.
+
+        Returns:
+            (n,) numbers of clusters.
+
+        Raises:
+            ValueError: the threshold is NaN.
+
+        Example:
+            >>> Hierarchy.from_edges([(0, 1), (1, 2)], [0.9, 0.2], n_points=3).labels_at(0.5).tolist()
+            [0, 0, 1]
+        """
+        if math.isnan(threshold):
+            raise ValueError("threshold is NaN. Give a similarity.")
+        cut = self.weights[self.guarded_cuts(min_cluster_size)] < threshold
+        return self.labels(self.feasible_clusters()[0] + int(cut.sum()), min_cluster_size)
+
+    def path(self, i: int, j: int) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """The edges of the tree between two points, from i to j: what holds them together.
+
+        The two are in one cluster as long as none of these edges is cut.
+
+        Args:
+            i: a point.
+            j: another.
+
+        Returns:
+            (m, 2) edges, each from the point that is nearer to i; and their (m,) similarities, inf for must-links.
+
+        Raises:
+            TypeError: a point is not an integer.
+            ValueError: a point is out of range, or nothing connects the two.
+
+        Example:
+            >>> edges, weights = Hierarchy.from_edges([(0, 2), (1, 2), (0, 1)], [0.9, 0.2, 0.1], n_points=3).path(0, 1)
+            >>> edges.tolist(), weights.tolist()
+            ([[0, 2], [2, 1]], [0.9, 0.2])
+        """
+        for point in (i, j):
+            if not is_integer(point):
+                raise TypeError(f"a point must be an integer, got {point!r}.")
+            if not 0 <= point < self.n_points:
+                raise ValueError(f"point {point} is out of range: points are numbered 0 to {self.n_points - 1}.")
+        parent, edge_above = self._rooted
+        above_i = [int(i)]
+        while parent[above_i[-1]] >= 0:
+            above_i.append(int(parent[above_i[-1]]))
+        position = {point: number for number, point in enumerate(above_i)}
+        above_j = [int(j)]
+        while above_j[-1] not in position:
+            if parent[above_j[-1]] < 0:
+                raise ValueError(f"nothing connects points {i} and {j}: they are never in one cluster.")
+            above_j.append(int(parent[above_j[-1]]))
+        up, down = above_i[: position[above_j[-1]]], above_j[-2::-1]
+        points = [*up, above_j[-1], *down]
+        edges = np.array([points[:-1], points[1:]], np.int32).T
+        return edges, self.weights[edge_above[up + down]]
+
+    @functools.cached_property
+    def _rooted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The neighbour of each point towards the first point of its tree, and the position of the edge to it."""
+        from diffclust.solvers.tree import root_forest
+
+        parent = root_forest(self.edges, self.n_points).parent
+        i, j = self.edges.T
+        edge_above = np.full(self.n_points, -1)
+        edge_above[np.where(parent[i] == j, i, j)] = np.arange(len(self.edges))
+        return parent, edge_above
 
     def feasible_clusters(self, min_cluster_size: int = 1) -> tuple[int, int]:
         """The smallest and the largest number of clusters that :meth:`labels` can give."""
@@ -342,3 +461,37 @@ class Hierarchy:
         strongest = self.weights[self.n_fixed] if len(self.weights) > self.n_fixed else 0.0
         heights = -np.minimum(self.weights.astype(np.float64), strongest)
         return linkage(self.edges, heights, self.n_points)
+
+
+def check_edges(edges: Array, weights: Array, n_points: int) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Edges (m, 2) with i < j and their similarities (m,), without those that do not exist, or an error."""
+    if not is_integer(n_points):
+        raise TypeError(f"n_points must be an integer, got {n_points!r}.")
+    if not 1 <= n_points <= np.iinfo(np.int32).max:
+        raise ValueError(f"n_points={n_points} must be from 1 to {np.iinfo(np.int32).max}.")
+    pairs, strength = to_numpy(edges, "edges"), to_numpy(weights, "weights")
+    if pairs.size == 0:
+        pairs = np.empty((0, 2), np.int32)
+    if pairs.dtype.kind not in "iu":
+        raise TypeError(f"edges must be integers, numbers of points, got dtype {pairs.dtype}.")
+    if strength.dtype.kind not in "iuf":
+        raise TypeError(f"weights must be real numbers, got dtype {strength.dtype}.")
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or strength.shape != (len(pairs),):
+        raise ValueError(f"edges must be (m, 2) and weights (m,), got shapes {pairs.shape} and {strength.shape}.")
+    if strength.dtype not in (np.float32, np.float64):
+        strength = strength.astype(np.float64)
+    if len(pairs) and not (pairs.min() >= 0 and pairs.max() < n_points):
+        wrong = int(((pairs < 0) | (pairs >= n_points)).any(1).argmax())
+        raise ValueError(f"edge {wrong} is {tuple(pairs[wrong].tolist())}: points are numbered 0 to {n_points - 1}.")
+    wrong_weights = np.isnan(strength) | np.isposinf(strength)
+    if wrong_weights.any():
+        wrong = int(wrong_weights.argmax())
+        raise ValueError(
+            f"weight {wrong} is {strength[wrong]}. Use -inf for an edge that does not exist, and a must-link "
+            "constraint to force a pair together."
+        )
+    real = (pairs[:, 0] != pairs[:, 1]) & np.isfinite(strength)
+    if not real.all():
+        pairs, strength = pairs[real], strength[real]
+    low, high = pairs.min(1), pairs.max(1)
+    return np.stack([low, high], axis=1).astype(np.int32), strength

@@ -1,0 +1,153 @@
+"""Partial labels as people have them: integers, names, categories; masked, missing or -1 where unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.frameworks import framework_of, to_numpy
+
+ADVICE = "Give the classes of some points as integers from 0 or as names, and -1 where unknown."
+UNKNOWN_NAMES = ("", "-1", "nan", "None", "<NA>")  # what NumPy makes of -1, nan and None among names
+
+
+@dataclass(frozen=True, eq=False)
+class ClassLabels:
+    """Labels of n points, some of them unknown. Build it with :func:`parse_labels`.
+
+    Attributes:
+        codes: (n,) position of each point's class in ``classes``, -1 where unknown.
+        classes: the classes as they were given, sorted: integers or names.
+    """
+
+    codes: NDArray[np.int64]
+    classes: NDArray[Any]
+
+    def cluster_names(self, held: NDArray[np.int64]) -> NDArray[Any]:
+        """What each cluster is called.
+
+        Args:
+            held: (clusters,) code of the class that a cluster holds, -1 for a new cluster.
+
+        Returns:
+            (clusters,) classes. New clusters are "new 1", "new 2", ... where classes are names, and else numbers above
+            the largest class.
+
+        >>> parse_labels(["cat", None, "dog"], 3).cluster_names(np.array([1, -1, 0, -1])).tolist()
+        ['dog', 'new 1', 'cat', 'new 2']
+        """
+        number = np.cumsum(held < 0)
+        if self.classes.dtype.kind in "OU":
+            taken = set(self.classes)
+            free = (name for name in (f"new {i}" for i in range(1, len(held) + len(taken) + 1)) if name not in taken)
+            new = np.array([next(free) for _ in range(int(number[-1]))], self.classes.dtype.kind)
+            names = np.empty(len(held), np.result_type(self.classes, new))
+            names[held < 0] = new
+        else:
+            names = int(self.classes.max(initial=-1)) + number
+        names[held >= 0] = self.classes[held[held >= 0]]
+        return names
+
+
+def parse_labels(y: Any, n_points: int) -> ClassLabels:
+    """Classes and their codes, from labels of which some are unknown.
+
+    Args:
+        y: (n,) or (n, 1) integers, whole floats, booleans (0 and 1), names, or categories, as a list, array, tensor, or
+            column of a data frame. Unknown is what is negative, NaN, None, pandas.NA, masked or "". Among names, "-1",
+            "nan", "None" and "<NA>" are unknown, too: NumPy writes missing values so.
+        n_points: n.
+
+    Returns:
+        The labels.
+
+    Raises:
+        ValueError: there is not one label for each point, or they are neither integers nor names.
+
+    >>> labels = parse_labels([7, -1, 3, None, 7], 5)
+    >>> labels.classes.tolist(), labels.codes.tolist()
+    ([3, 7], [1, -1, 0, -1, 1])
+    """
+    masked = np.ma.getmaskarray(y).ravel() if isinstance(y, np.ma.MaskedArray) else None
+    values = _as_array(y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (n_points,):
+        raise ValueError(f"y must have one label for each of the {n_points} points, got shape {values.shape}.")
+    known = np.ones(n_points, bool) if masked is None else ~masked
+    if values.dtype.kind == "O":
+        known &= np.array([not _is_missing(value) for value in values], bool)
+        values = _of_one_kind(values, known)
+    if values.dtype.kind in "US":
+        values = values.astype(str)
+    if values.dtype.kind in "OU":
+        known &= ~np.isin(values.astype(str), UNKNOWN_NAMES)
+    else:
+        if values.dtype.kind == "f":
+            known &= ~np.isnan(values)
+        values = _whole_numbers(values, known)
+        known &= values >= 0
+    classes, numbers = np.unique(values[known], return_inverse=True)
+    codes = np.full(n_points, -1, np.int64)
+    codes[known] = numbers
+    return ClassLabels(codes, classes)
+
+
+def _as_array(y: Any) -> NDArray[Any]:
+    """As NumPy has it. A list becomes objects, because NumPy would turn None and nan among names into names."""
+    if isinstance(y, np.ma.MaskedArray):
+        return np.asarray(y.data)
+    if framework_of(y) != "numpy":
+        return to_numpy(y)
+    return np.asarray(y) if hasattr(y, "__array__") else np.asarray(y, object)
+
+
+def _is_missing(value: Any) -> bool:
+    """None, nan, NaT and pandas.NA, which is not equal to itself without saying so, and negative numbers."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return bool(value != value or value < 0)
+    return False
+
+
+def _of_one_kind(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+    """Objects as they are if all known ones are names, and as numbers if all of them are."""
+    kinds = {isinstance(value, str) for value in values[known]}
+    if kinds == {True, False}:
+        raise ValueError(f"y has names and numbers among its labels. {ADVICE}")
+    if kinds == {True}:
+        return np.where(known, values, "")
+    try:
+        numbers = np.array(values[known].tolist() or [0])
+    except ValueError:  # lists of different lengths
+        numbers = np.empty(0, object)
+    if numbers.dtype.kind not in "biuf" or numbers.ndim != 1:
+        raise _unknown_type(type(values[known][0]).__name__)
+    filled = np.zeros(len(values), numbers.dtype)
+    filled[known] = numbers[: int(known.sum())]
+    return filled
+
+
+def _whole_numbers(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """As int64, -1 where unknown."""
+    if values.dtype.kind not in "biuf":
+        raise _unknown_type(str(values.dtype))
+    given = values[known]
+    if given.dtype.kind == "f" and not (np.isfinite(given).all() and np.array_equal(given, np.floor(given))):
+        raise _unknown_type(str(values.dtype))
+    if given.size and given.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"labels must fit into int64, got {given.max()}. Number the classes from 0.")
+    whole = np.full(len(values), -1, np.int64)
+    whole[known] = given.astype(np.int64)
+    return whole
+
+
+def _unknown_type(kind: str) -> ValueError:
+    return ValueError(
+        f"Unknown label type {kind}: y must be integers, names or categories. {ADVICE} "
+        "pandas.factorize numbers classes, -1 where one is missing."
+    )
