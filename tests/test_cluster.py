@@ -288,3 +288,19 @@ def test_masked_points_are_refused():
     for call in (lambda: SpanningForestClustering(2).fit(masked), lambda: model.predict(masked)):
         with pytest.raises(ValueError, match=r"X has masked entries, the first at \(1, 1\)"):
             call()
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "precomputed"])
+def test_outliers_are_told_apart_on_request(metric):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(size=(60, 2)), rng.uniform(size=(60, 2)) + 5, [[2.5, 20.0]]])
+    given = x if metric != "precomputed" else np.linalg.norm(x[:, None] - x, axis=2)
+    plain = SpanningForestClustering(2, metric=metric).fit(given)
+    told = SpanningForestClustering(2, metric=metric, outliers=True).fit(given)
+    assert plain.labels_[-1] >= 0
+    assert np.flatnonzero(told.labels_ == -1).tolist() == [120]
+    np.testing.assert_array_equal(told.labels_[:120], plain.labels_[:120])
+    if metric != "precomputed":
+        named = SpanningForestClustering(2, outliers=True).fit(x, ["a", *[""] * 118, "b", ""])
+        assert named.labels_[-1] == ""
+        assert set(named.labels_) == {"a", "b", ""}

@@ -7,7 +7,6 @@ loaded when it is first asked for. Both take partial labels as y (:mod:`diffclus
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from importlib import import_module
@@ -20,12 +19,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from diffclust import confidence
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, refuse_masked
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ClassLabels, parse_labels
-from diffclust.partition import Partition, partition, similarities
+from diffclust.partition import Partition, partition
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
@@ -58,6 +56,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             other than its m-th nearest (:func:`diffclust.mutual_reachability`).
         n_neighbors: None for the exact tree; else the tree of a graph with so many neighbours of each point,
             approximate, for millions of points (see :meth:`diffclust.Hierarchy.from_points`).
+        outliers: True gives points that lie less than half as densely as their neighbours do the label -1 ("" where
+            classes are names).
 
     Attributes:
         labels_: (n,) cluster of each point. Without y, clusters are numbered by their first point. With y it is the
@@ -87,12 +87,14 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         min_cluster_size: int | str = "auto",
         reachability: int | None = None,
         n_neighbors: int | None = None,
+        outliers: bool = False,
     ) -> None:
         self.n_clusters = n_clusters
         self.metric = metric
         self.min_cluster_size = min_cluster_size
         self.reachability = reachability
         self.n_neighbors = n_neighbors
+        self.outliers = outliers
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -140,7 +142,6 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             n_neighbors=self.n_neighbors,
         )
         warn_of_more_clusters(found, wanted)
-        self._confidence = _Confidence(found)
         if labels is None:
             self.classes_ = np.empty(0, np.int64)
             self.cluster_numbers_ = np.arange(found.n_clusters)
@@ -149,6 +150,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             self.classes_ = labels.classes
             self.cluster_numbers_ = labels.cluster_names(found.classes)
             self.labels_ = self.cluster_numbers_[found.clusters]
+        if self.outliers:
+            self.labels_ = without_outliers(self.labels_, found)
         self.n_clusters_ = found.n_clusters
         self.min_cluster_size_ = found.min_cluster_size
         self.hierarchy_ = found.hierarchy
@@ -197,12 +200,12 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
     def probabilities_(self) -> NDArray[np.float64]:
         check_is_fitted(self)
         clusters = self.partition_.clusters
-        return self._confidence.probabilities[np.arange(len(clusters)), clusters]
+        return self.partition_.probabilities()[np.arange(len(clusters)), clusters]
 
     @property
     def novelty_(self) -> NDArray[np.float64]:
         check_is_fitted(self)
-        return self._confidence.probabilities[:, self.partition_.classes < 0].sum(1)
+        return self.partition_.novelty()
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The cluster of the fitted point that each new one is most similar to.
@@ -218,7 +221,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         It is that of the fitted point that each new one is most similar to.
         """
         nearest = self._nearest(X)
-        return self._confidence.probabilities[nearest]
+        return self.partition_.probabilities()[nearest]
 
     def _nearest(self, X: Any) -> NDArray[np.int64]:
         check_is_fitted(self)
@@ -243,49 +246,6 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         return shares if X is None else shares[self._nearest(X)]
 
 
-class _Confidence:
-    """The probabilities of a forest's clusters, by the clusters of each point's neighbours in the partition's metric.
-
-    They are those of :meth:`Partition.probabilities`, which knows Euclidean neighbours only.
-    """
-
-    def __init__(self, found: Partition) -> None:
-        self.found = found
-
-    @functools.cached_property
-    def probabilities(self) -> NDArray[np.float64]:
-        """(n, clusters), rows sum to one; labelled points are certain."""
-        found, k = self.found, self.found.n_clusters
-        shares = np.full((len(found.clusters), k), 1 / (confidence.NEIGHBOURS * k))
-        nearest = self._neighbours()
-        if nearest.shape[1]:
-            rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
-            np.add.at(shares, (rows, found.clusters[nearest].ravel()), 1 / nearest.shape[1])
-        shares /= shares.sum(1, keepdims=True)
-        known = np.flatnonzero(found.knowledge.labels >= 0)
-        shares[known] = 0
-        shares[known, found.clusters[known]] = 1
-        return shares
-
-    def _neighbours(self) -> NDArray[np.int64]:
-        from sklearn.neighbors import NearestNeighbors
-
-        points, n = self.found.points, len(self.found.clusters)
-        number = min(confidence.NEIGHBOURS, max(3, n // (3 * self.found.n_clusters)), n - 1)
-        if number < 1:
-            return np.empty((n, 0), np.int64)
-        if self.found.metric == "precomputed":
-            similarity = similarities(points, "precomputed").copy()
-            np.fill_diagonal(similarity, -np.inf)
-            return np.argpartition(-similarity, number - 1, axis=1)[:, :number]
-        metric = self.found.metric
-        if metric == "cosine":  # on the sphere, Euclidean neighbours are the same
-            points = points / np.linalg.norm(points, axis=1, keepdims=True)
-        metric = metric if metric in ("manhattan", "chebyshev") else "euclidean"
-        model = NearestNeighbors(n_neighbors=number, metric=metric).fit(points)
-        return model.kneighbors(return_distance=False)
-
-
 def to_dense(X: Any) -> NDArray[Any]:
     """Sparse rows as an array, if it is not too large."""
     if not hasattr(X, "toarray"):
@@ -297,6 +257,12 @@ def to_dense(X: Any) -> NDArray[Any]:
             f"{MOST_DENSE_BYTES / 1e9:.1f}. Reduce its columns first, e.g. by sklearn.decomposition.TruncatedSVD."
         )
     return X.toarray()
+
+
+def without_outliers(labels: NDArray[Any], found: Partition) -> NDArray[Any]:
+    """The labels, unknown for points far from all others: -1, or "" among names."""
+    unknown = "" if labels.dtype.kind in "OU" else -1
+    return np.where(found.outliers(), np.asarray(unknown, labels.dtype), labels)
 
 
 def warn_of_more_clusters(found: Partition, asked: int | None) -> None:

@@ -28,14 +28,21 @@ Floats = NDArray[np.float64]
 
 
 @small_in_one_thread
-def witnesses(embedding: Any, clusters: NDArray[Any], others: Iterable[NDArray[Any]], new: NDArray[np.bool_]) -> Floats:
+def witnesses(
+    embedding: Any,
+    clusters: NDArray[Any],
+    others: Iterable[NDArray[Any]],
+    new: NDArray[np.bool_],
+    metric: str = "sqeuclidean",
+) -> Floats:
     """What speaks for each cluster of each row.
 
     Args:
-        embedding: (n, d) the rows.
+        embedding: (n, d) the rows, or a matrix (n, n) of distances with metric "precomputed".
         clusters: (n,) their clusters, from 0 to k - 1.
         others: other partitions (n,) of the same rows.
         new: (k,) which clusters hold no labelled class.
+        metric: of neighbours. Densities are Euclidean, and left out with other metrics.
 
     Returns:
         (4, n, k) logarithms of votes, shares and densities, and ``new``.
@@ -43,14 +50,16 @@ def witnesses(embedding: Any, clusters: NDArray[Any], others: Iterable[NDArray[A
     n, k = len(clusters), len(new)
     partitions = [clusters, *others]
     votes = sum(_votes(clusters, other, k) for other in partitions) / len(partitions)
-    own = np.zeros((n, k))
-    own[np.arange(n), clusters] = 1
-    density = log_densities(leading_components(np.asarray(embedding, np.float64), GAUSSIAN_DIMENSIONS), own)
-    density -= np.logaddexp.reduce(density, axis=1)[:, None]
+    density = np.zeros((n, k))
+    if metric in ("sqeuclidean", "euclidean"):
+        own = np.zeros((n, k))
+        own[np.arange(n), clusters] = 1
+        density = log_densities(leading_components(np.asarray(embedding, np.float64), GAUSSIAN_DIMENSIONS), own)
+        density -= np.logaddexp.reduce(density, axis=1)[:, None]
     return np.stack(
         [
             np.log(votes + 0.5 / (len(partitions) * k)),
-            np.log(neighbour_shares(embedding, clusters, k) + 1 / (NEIGHBOURS * k)),
+            np.log(neighbour_shares(embedding, clusters, k, metric) + 1 / (NEIGHBOURS * k)),
             np.maximum(density, LEAST_LOG_DENSITY),
             np.broadcast_to(new, (n, k)),
         ]
@@ -87,13 +96,14 @@ def fit_weights(speaking: Floats, right: NDArray[np.int64]) -> tuple[float, ...]
     return tuple(float(each) for each in minimize(cost, WEIGHTS, method="L-BFGS-B", bounds=bounds).x)
 
 
-def neighbour_shares(embedding: Any, clusters: NDArray[Any], n_clusters: int) -> Floats:
+def neighbour_shares(embedding: Any, clusters: NDArray[Any], n_clusters: int, metric: str = "sqeuclidean") -> Floats:
     """The share of each row's nearest others that are in each cluster.
 
     Args:
         embedding: (n, d) the rows.
         clusters: (n,) their clusters, from 0.
         n_clusters: k.
+        metric: as in :func:`witnesses`.
 
     Returns:
         (n, k) shares; rows sum to one.
@@ -107,7 +117,13 @@ def neighbour_shares(embedding: Any, clusters: NDArray[Any], n_clusters: int) ->
     n_neighbours = min(NEIGHBOURS, max(3, n // (3 * n_clusters)), n - 1)  # not many more than a small cluster has
     if n_neighbours < 1:
         return np.ones((n, n_clusters))
-    nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(embedding).kneighbors(return_distance=False)
+    if metric == "precomputed":
+        distances = np.array(embedding, np.float64)
+        np.fill_diagonal(distances, np.inf)
+        nearest = np.argpartition(distances, n_neighbours - 1, axis=1)[:, :n_neighbours]
+    else:
+        model = NearestNeighbors(n_neighbors=n_neighbours, metric=metric.replace("sq", ""))
+        nearest = model.fit(embedding).kneighbors(return_distance=False)
     shares = np.zeros((n, n_clusters))
     np.add.at(shares, (np.repeat(np.arange(n), n_neighbours), clusters[nearest].ravel()), 1 / n_neighbours)
     return shares

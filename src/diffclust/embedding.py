@@ -16,7 +16,7 @@ from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import SpanningForestClustering, to_dense, warn_of_more_clusters
+from diffclust.cluster import SpanningForestClustering, to_dense, warn_of_more_clusters, without_outliers
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, refuse_masked
 from diffclust.knowledge import Knowledge
@@ -75,6 +75,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             where ``n_clusters`` cannot be reached with it.
         reachability: None, or a number of neighbours for robust linkage of the embeddings; see
             :class:`SpanningForestClustering`.
+        outliers: True gives points that lie less than half as densely in the embedding as their neighbours do the label
+            -1 ("" where classes are names).
         validation_fraction: share of the labelled points that is held out of training, to measure it.
         patience: stop after so many validations without a better one, and take the weights of the best; None trains to
             the end. Needs a ``validation_fraction``.
@@ -124,6 +126,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         cut: str = "auto",
         min_cluster_size: int | str = "auto",
         reachability: int | None = None,
+        outliers: bool = False,
         validation_fraction: float = 0.0,
         patience: int | None = None,
         device: str = "auto",
@@ -146,6 +149,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.cut = cut
         self.min_cluster_size = min_cluster_size
         self.reachability = reachability
+        self.outliers = outliers
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.device = device
@@ -207,6 +211,8 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.hierarchy_ = found.hierarchy
         self.cluster_numbers_ = labels.cluster_names(found.classes)
         self.labels_ = self.cluster_numbers_[found.clusters]
+        if self.outliers:
+            self.labels_ = without_outliers(self.labels_, found)
         self._probabilities = found.probabilities()
         self.probabilities_ = self._probabilities[np.arange(len(X)), found.clusters]
         self.novelty_ = self._probabilities[:, found.classes < 0].sum(1)

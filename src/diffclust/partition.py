@@ -93,12 +93,22 @@ class Partition:
         Returns:
             (n, n_clusters); rows sum to one. Labelled points are certain.
         """
-        speaking = confidence.witnesses(self.points, self.clusters, self.others, self.classes < 0)
+        return self._probabilities
+
+    @functools.cached_property
+    def _probabilities(self) -> NDArray[np.float64]:
+        points = self._distances() if self.metric == "precomputed" else self.points
+        speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, self.metric)
         found = confidence.probabilities(speaking, self.evidence.weights)
         known = np.flatnonzero(self.knowledge.labels >= 0)
         found[known] = 0
         found[known, self.clusters[known]] = 1
         return found
+
+    def _distances(self) -> NDArray[np.float64]:
+        """(n, n), none negative, of a "precomputed" matrix."""
+        distances = -similarities(self.points, "precomputed")
+        return distances - distances.min()
 
     def novelty(self) -> NDArray[np.float64]:
         """(n,) the probability that a point is of none of the labelled classes."""
@@ -123,9 +133,7 @@ class Partition:
             return np.zeros(len(self.points), bool)
         metric = "euclidean" if self.metric == "sqeuclidean" else self.metric
         model = LocalOutlierFactor(min(OUTLIER_NEIGHBOURS, len(self.points) - 1), metric=metric)
-        points = -similarities(self.points, self.metric) if self.metric == "precomputed" else self.points
-        if self.metric == "precomputed":
-            points = points - points.min()  # distances; similarities of any sign are allowed
+        points = self._distances() if self.metric == "precomputed" else self.points
         factor = -model.fit(points).negative_outlier_factor_
         return (factor > OUTLIER_FACTOR) & (self.knowledge.labels < 0)
 

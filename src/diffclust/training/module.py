@@ -195,6 +195,7 @@ class ForestModule(pl.LightningModule):
         moves = data.moves_of_step(0, len(rows))
         x, known = data.take("training", rows.to(self.device), None if moves is None else moves.to(self.device))
         counter, modes = self.loss.noise_counter, [(each, each.training) for each in self.modules()]
+        assert isinstance(counter, Tensor)
         self.eval()  # the loss then has the final noise and does not move its counter
         self.loss.noise_counter = torch.zeros_like(counter)
         try:
