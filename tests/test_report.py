@@ -620,7 +620,7 @@ def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
         drawn = "return [...document.querySelectorAll('#reliability .textpoint')].map((e) => e.textContent)"
         assert page.execute_script(drawn) == ["10", "30"]
         assert "calibrated on labels that were hidden" in text(page, "#clusters-section")
-        assert page.execute_script("return document.documentElement.scrollWidth") == width
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
         assert problems(page) == []
 
 

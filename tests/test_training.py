@@ -312,7 +312,8 @@ GROWING = {"epsilon": 0.8, "noise_start": 0.125, "n_steps": 25, "backbone": "mlp
 
 
 def test_loss_at_the_final_noise_is_measured_and_changes_nothing(tmp_path, monkeypatch):
-    """Every ten steps and at the end, where it is the loss of the trained network."""
+    """Every so many steps and at the end, where it is the loss of the trained network."""
+    monkeypatch.setattr("diffclust.training.module.LEAST_STEPS", 10)
     x, _, known = make_data()
     config = make_config(**GROWING)
     module = fit(config, x, known, folder=tmp_path, progress=False)
@@ -331,7 +332,8 @@ def test_loss_at_the_final_noise_is_measured_and_changes_nothing(tmp_path, monke
     assert fit(make_config(), x, known, progress=False).final_noise_losses == []  # its noise is the same in all steps
 
 
-def test_loss_at_the_final_noise_is_the_same_after_a_resume(tmp_path):
+def test_loss_at_the_final_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr("diffclust.training.module.LEAST_STEPS", 5)  # also at the step of the checkpoint
     x, _, known = make_data()
     whole = fit(make_config(**GROWING), x, known, progress=False)
     with pytest.raises(RuntimeError, match="disk"):

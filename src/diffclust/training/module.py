@@ -17,8 +17,8 @@ from diffclust.forest import spanning_forest
 from diffclust.training.settings import MONITORS, TrainingConfig
 
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
-CURVE_POINTS = 30  # about, of the curve at the final noise
-LEAST_STEPS = 10  # between two of them, so that they cost little
+CURVE_POINTS = 30  # at most, of the curve at the final noise
+LEAST_STEPS = 20  # between two of them, so that they cost little
 
 
 class CrossEntropy(modules._OnEmbeddings):
@@ -194,8 +194,7 @@ class ForestModule(pl.LightningModule):
         rows = data.rows_of_step(0)
         moves = data.moves_of_step(0, len(rows))
         x, known = data.take("training", rows.to(self.device), None if moves is None else moves.to(self.device))
-        counter, modes = self.loss.noise_counter, [(each, each.training) for each in self.modules()]
-        assert isinstance(counter, Tensor)
+        counter, modes = self.loss.get_buffer("noise_counter"), [(each, each.training) for each in self.modules()]
         self.eval()  # the loss then has the final noise and does not move its counter
         self.loss.noise_counter = torch.zeros_like(counter)
         try:
