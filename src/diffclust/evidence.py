@@ -148,7 +148,7 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
     labelled = labels >= 0
     scores = {
         name: float(np.mean([adjusted_rand_score(labels[labelled], each[name][labelled]) for each in of_splits]))
-        for name in (names if splits else ())
+        for name in (names if splits and len(np.unique(labels[labelled])) > 1 else ())  # of one class it says nothing
     }
     agreement = {name: _agreement(name, partitions) for name in partitions}
     chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
@@ -171,7 +171,7 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         cut=chosen,
         scores=scores,
         agreement=agreement,
-        new_classes=scores[chosen] if hid_classes else None,
+        new_classes=scores[chosen] if hid_classes and scores else None,
         weights=weights,
         n_hidden=n_hidden,
     )
