@@ -132,26 +132,46 @@ def mean(values: Iterable[str]) -> float:
     return statistics.fmean(float(value) for value in values)
 
 
-def small_sets() -> str:
-    """Mean ARI over the sets, of each method at each share of known labels; the best of a column is bold."""
+def mean_ari(name: str, column: str, titles: dict[str, str]) -> str:
+    """Mean ARI over the sets, of each method at each value of a column; the best of a column is bold."""
+    rows = read(name)
     scores = defaultdict(list)
-    for row in read("small_sets.csv"):
-        scores[row["method"], float(row["share"])].append(row["ari"])
-    shares = sorted({share for _, share in scores})
+    for row in rows:
+        scores[row["method"], row[column]].append(row["ari"])
     means = {key: mean(values) for key, values in scores.items()}
-    best = {share: max(value for key, value in means.items() if key[1] == share) for share in shares}
+    best = {value: max(score for key, score in means.items() if key[1] == value) for value in titles}
 
-    def cell(method: str, share: float) -> str:
-        if (method, share) not in means:
+    def cell(method: str, value: str) -> str:
+        if (method, value) not in means:
             return ""
-        text = f"{means[method, share]:.3f}"
-        return f"**{text}**" if means[method, share] == best[share] else text
+        text = f"{means[method, value]:.3f}"
+        return f"**{text}**" if means[method, value] == best[value] else text
 
-    methods = sorted({method for method, _ in scores}, key=lambda method: -means.get((method, shares[-1]), 0.0))
-    n_sets = len({row["set"] for row in read("small_sets.csv")})
-    rows = ([method, *(cell(method, share) for share in shares)] for method in methods)
-    header = ["method", *(f"{share:.0%} of the labels" for share in shares)]
-    return f"Adjusted Rand index, mean over {n_sets} sets and all seeds.\n\n" + table(header, rows)
+    last = list(titles)[-1]
+    methods = sorted({method for method, _ in scores}, key=lambda method: -means.get((method, last), 0.0))
+    n_sets = len({row["set"] for row in rows})
+    lines = ([method, *(cell(method, value) for value in titles)] for method in methods)
+    text = f"Adjusted Rand index, mean over {n_sets} sets and all seeds.\n\n"
+    return text + table(["method", *titles.values()], lines)
+
+
+def small_sets() -> str:
+    """Mean ARI of each method at each share of known labels."""
+    shares = sorted({row["share"] for row in read("small_sets.csv")}, key=float)
+    return mean_ari("small_sets.csv", "share", {share: f"{float(share):.0%} of the labels" for share in shares})
+
+
+def trust() -> str:
+    """Mean ARI of each method under each protocol."""
+    titles = {share: f"{share} % of the labels" for share in ("1", "5", "20")}
+    return mean_ari("trust.csv", "protocol", titles | {"half": "10 % of half of the classes"})
+
+
+def trust_k() -> str:
+    """The number of clusters that was chosen for each set and seed."""
+    columns = ("set", "seed", "true_n_clusters", "n_clusters", "interval", "ari")
+    header = ["set", "seed", "true number", "chosen", "interval", "ARI"]
+    return table(header, ([row[name] for name in columns] for row in read("trust_k.csv")))
 
 
 def small_sets_k() -> str:
@@ -216,6 +236,15 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
     (
         "small_sets_k.csv", "Small real sets: the number of clusters",
         "python benchmarks/small_sets.py --jobs 2 --out results", "small_sets.md", small_sets_k,
+    ),
+    (
+        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz --seeds 12 "
+        "--out results/trust.csv", "trust.md", trust,
+    ),
+    (
+        "trust_k.csv", "Tables that nobody tuned for: the number of clusters",
+        "python benchmarks/trust.py OUT/report/*.npz --seeds 12 13 --protocols half --choose-k "
+        "--out results/trust_k.csv", "trust.md", trust_k,
     ),
     (
         "points.csv", "Trees from points, two CPU cores",
