@@ -4,6 +4,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -92,3 +93,40 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("needs a GPU")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium that reaches nothing but this machine."""
+    wanted = os.environ.get("DIFFCLUST_BROWSER", "")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if wanted == "off":
+        pytest.skip("DIFFCLUST_BROWSER=off")
+    if chromium is None or driver is None:
+        reason = "Pages are tested in a real browser: apt-get install chromium chromium-driver"
+        pytest.fail(reason) if wanted == "required" else pytest.skip(reason)
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "disable-quic",
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "window-size=1300,1000",
+    ):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()

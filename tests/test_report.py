@@ -11,7 +11,6 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -313,32 +312,6 @@ def test_many_points_make_a_small_file_soon(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------ the browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium that cannot reach anything."""
-    wanted = os.environ.get("DIFFCLUST_BROWSER", "")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if wanted == "off":
-        pytest.skip("DIFFCLUST_BROWSER=off")
-    if chromium is None or driver is None:
-        reason = "The report is tested in a real browser: apt-get install chromium chromium-driver"
-        pytest.fail(reason) if wanted == "required" else pytest.skip(reason)
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "no-first-run",
-                 "disable-background-networking", "disable-component-update", "disable-sync", "disable-quic",
-                 "host-resolver-rules=MAP * ~NOTFOUND", "window-size=1300,1000"):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(driver))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

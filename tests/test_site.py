@@ -9,7 +9,6 @@ pictures there.
 import functools
 import http.server
 import os
-import shutil
 import threading
 from html.parser import HTMLParser
 from pathlib import Path
@@ -81,31 +80,6 @@ def test_every_example_ran_and_has_a_picture_a_script_and_a_notebook():
 
 def test_the_report_is_a_real_one():
     assert (SITE / "report" / "report.html").stat().st_size > 100_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    wanted = os.environ.get("DIFFCLUST_BROWSER", "")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if wanted == "off":
-        pytest.skip("DIFFCLUST_BROWSER=off")
-    if chromium is None or driver is None:
-        reason = "The site is tested in a real browser: apt-get install chromium chromium-driver"
-        pytest.fail(reason) if wanted == "required" else pytest.skip(reason)
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "no-first-run",
-                 "disable-background-networking", "disable-component-update", "disable-sync", "disable-quic",
-                 "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "window-size=1300,1000"):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    driver = webdriver.Chrome(options=options, service=Service(driver))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
