@@ -327,14 +327,13 @@ function drawReliability() {
     [
       {
         type: "scatter",
-        mode: "lines+markers+text",
+        mode: "markers+text", // no lines: they would weigh a bin of one row as much as one of a thousand
         x: bins.map((bin) => bin.confidence),
         y: bins.map((bin) => bin.right),
         text: bins.map((bin) => bin.rows.toLocaleString("en")),
         textposition: bins.map((bin) => (bin.right < bin.confidence ? "bottom center" : "top center")),
         textfont: { color: css("--ink"), size: 12 },
-        line: { color: css("--accent"), width: 1.5 },
-        marker: { size: bins.map((bin) => 6 + 18 * Math.sqrt(bin.rows / n)), opacity: 1 },
+        marker: { color: css("--accent"), size: bins.map((bin) => 6 + 18 * Math.sqrt(bin.rows / n)), opacity: 1 },
         cliponaxis: false,
         hovertemplate: "confidence %{x:.0%}: %{y:.0%} right, %{text} rows<extra></extra>",
       },
