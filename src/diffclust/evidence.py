@@ -42,7 +42,8 @@ class Evidence:
         cut: the cut that was chosen.
         scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were.
         agreement: of each cut, the mean adjusted Rand index with the cuts of the embedding; empty if one was given.
-        new_classes: the score of the chosen cut; None where no class was hidden.
+        new_classes: the mean adjusted Rand index of the chosen cut over hidden rows alone; None where no class was
+            hidden.
         weights: of what says how sure a row's cluster is, see :mod:`diffclust.confidence`.
         n_hidden: rows that these weights come from.
         n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
@@ -166,12 +167,17 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
     weights: tuple[float, ...] = confidence.WEIGHTS
     if n_hidden:
         weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right))
-    hid_classes = any(len(np.unique(each.known.labels)) < len(np.unique(labels)) for each in splits)
+    hidden_scores = [
+        adjusted_rand_score(labels[hidden], found[chosen][hidden])
+        for split, found in zip(splits, of_splits, strict=True)
+        if (hidden := labelled & (split.known.labels < 0)).any()
+        and len(np.unique(split.known.labels)) < len(np.unique(labels))
+    ]
     return Evidence(
         cut=chosen,
         scores=scores,
         agreement=agreement,
-        new_classes=scores[chosen] if hid_classes and scores else None,
+        new_classes=float(np.mean(hidden_scores)) if hidden_scores else None,
         weights=weights,
         n_hidden=n_hidden,
     )

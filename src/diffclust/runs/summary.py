@@ -94,7 +94,7 @@ def _headline(found: Partition, scored: NDArray[np.int64], scores: list[dict[str
     ]
     if found.evidence.new_classes is not None:
         sentences.append(
-            "New classes: when some labelled classes were hidden, the clusters agreed with all labels with ARI "
+            "New classes: when some labelled classes were hidden, the clusters agreed with the hidden labels with ARI "
             f"{found.evidence.new_classes:.2f}."
         )
     return sentences
