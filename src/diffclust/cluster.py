@@ -168,10 +168,8 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         return to_dense(validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse=accepted))
 
     def _wanted(self, known: Knowledge, labels: ClassLabels | None) -> int | None:
-        """``n_clusters``, moved to what y allows; None chooses it.
-
-        scikit-learn's tools and checks pass whatever y they have to every estimator, so this is not an error here.
-        """
+        """``n_clusters``, moved to what y allows; None chooses it."""
+        # scikit-learn's tools and checks pass whatever y they have to every estimator, so this is no error here.
         if self.n_clusters == "auto":
             return None
         asked = int(self.n_clusters)
@@ -198,27 +196,37 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
 
     @property
     def probabilities_(self) -> NDArray[np.float64]:
+        """(n,) the probability that each point is in its cluster."""
         check_is_fitted(self)
         clusters = self.partition_.clusters
         return self.partition_.probabilities()[np.arange(len(clusters)), clusters]
 
     @property
     def novelty_(self) -> NDArray[np.float64]:
+        """(n,) the probability that a point is of none of the classes in y."""
         check_is_fitted(self)
         return self.partition_.novelty()
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The cluster of the fitted point that each new one is most similar to.
 
-        With metric "precomputed", X is (new points, fitted points), of the kind that was fitted.
+        Args:
+            X: new points; with metric "precomputed" (new points, fitted points), of the kind that was fitted.
+
+        Returns:
+            (n,) clusters as in ``labels_``.
         """
         nearest = self._nearest(X)  # first: it says so where nothing was fitted
         return self.labels_[nearest]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """(n, clusters) the probability of each cluster, in the order of ``cluster_numbers_``.
+        """The probability of each cluster: that of the fitted point that each new one is most similar to.
 
-        It is that of the fitted point that each new one is most similar to.
+        Args:
+            X: new points, as in :meth:`predict`.
+
+        Returns:
+            (n, clusters), in the order of ``cluster_numbers_``.
         """
         nearest = self._nearest(X)
         return self.partition_.probabilities()[nearest]
@@ -230,15 +238,19 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
     def soft_predict(
         self, X: Any = None, *, epsilon: float = 0.1, n_draws: int = 50, random_state: Any = 0
     ) -> NDArray[np.float64]:
-        """(points, clusters) shares of the clusters over perturbed similarities: how sure each point's cluster is.
+        """Shares of the clusters over perturbed similarities: how sure each point's cluster is.
 
         See :func:`diffclust.stability.soft_memberships`. New points take the shares of the fitted point they are most
         similar to. Of more than 4,096 fitted points a random 4,096 are perturbed, the others take the nearest one's.
 
         Args:
             X: new points; None for the fitted ones.
-            epsilon, n_draws: size of the perturbation, and number of draws.
+            epsilon: size of the perturbation.
+            n_draws: number of draws.
             random_state: of the draws.
+
+        Returns:
+            (points, clusters) shares.
         """
         check_is_fitted(self)
         seed = int(check_random_state(random_state).randint(2**31 - 1))

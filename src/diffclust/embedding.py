@@ -306,9 +306,13 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         return self.labels_[self.partition_.nearest(self.transform(X))]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """(n, clusters) the probability of each cluster, in the order of ``cluster_numbers_``.
+        """The probability of each cluster: that of the training point whose embedding is nearest.
 
-        It is that of the training point whose embedding is nearest.
+        Args:
+            X: new points.
+
+        Returns:
+            (n, clusters), in the order of ``cluster_numbers_``.
         """
         check_is_fitted(self)
         return self._probabilities[self.partition_.nearest(self.transform(X))]

@@ -49,6 +49,9 @@ class Knowledge:
             must_link: pairs of rows of one cluster.
             cannot_link: pairs of rows of different clusters.
 
+        Returns:
+            What is known.
+
         Raises:
             ValueError: labels and pairs contradict each other. The message names the chain of pairs.
         """
@@ -86,10 +89,12 @@ class Knowledge:
 
     @property
     def n_points(self) -> int:
+        """The number of rows."""
         return len(self.group)
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing is known."""
         return len(self.apart) == 0
 
     @property
@@ -110,9 +115,13 @@ class Knowledge:
         return int((self.group < 0).sum()) + len(self.apart)
 
     def constraints(self, rows: Any = None) -> Constraints | None:
-        """The constraints on some rows, given by their numbers, or on all; None where nothing is known.
+        """The constraints of one problem. Pairs that labels cannot express become a matrix of rows times rows.
 
-        Pairs that labels cannot express become a matrix of rows times rows.
+        Args:
+            rows: numbers of rows; None takes all.
+
+        Returns:
+            The constraints, None where nothing is known about these rows.
         """
         group = self.group if rows is None else self.group[rows]
         return Constraints.from_groups(group, self.apart) if (group >= 0).any() else None
