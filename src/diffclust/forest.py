@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,16 @@ from diffclust.frameworks import is_integer, to_numpy
 from diffclust.noise import Draws
 from diffclust.similarity import check_neighbors, check_similarity
 from diffclust.solvers import Request, solver_for
-from diffclust.validation import check_choice, check_constraints, check_count, check_flag, check_points, prepare
+from diffclust.validation import (
+    check_choice,
+    check_constraints,
+    check_count,
+    check_flag,
+    check_hard,
+    check_points,
+    place_soft,
+    prepare,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +125,8 @@ class Hierarchy:
 
         Args:
             similarity: (n, n), symmetric.
-            constraints: what is known, see :meth:`constrained`; here by the greedy over all pairs.
+            constraints: what is known, see :meth:`constrained`; here by the greedy over all pairs, of which soft ones
+                are added to the similarity.
 
         Returns:
             The hierarchy.
@@ -134,6 +144,9 @@ class Hierarchy:
         if matrix.ndim != 2:
             raise ValueError(f"A hierarchy is of one problem: similarity must have shape (n, n), got {matrix.shape}.")
         known = check_constraints(constraints, len(matrix), ())
+        if known is not None and known.soft is not None:
+            matrix = matrix + place_soft(known, matrix)
+            known = replace(known, soft=None)
         relation = None if known is None or known.relation is None else known.relation[None]
         # Where constraints forbid one cluster, the greedy goes on until nothing can be joined.
         request = Request(matrix[None], 1, relation=relation, free=relation is None, detail="forests")
@@ -229,7 +242,7 @@ class Hierarchy:
 
         Raises:
             TypeError: edges are not integers, or weights not real numbers.
-            ValueError: shapes do not fit, a point is out of range, or a weight is NaN or +inf.
+            ValueError: shapes do not fit, a point is out of range, a weight is NaN or +inf, or constraints are soft.
 
         Example:
             >>> hierarchy = Hierarchy.from_edges([(0, 1), (2, 1), (3, 4)], [0.9, 0.2, 0.5], n_points=5)
@@ -243,6 +256,7 @@ class Hierarchy:
 
         pairs, strength = check_edges(edges, weights, n_points)
         known = check_constraints(constraints, n_points, ())
+        check_hard(known, "Hierarchy.from_edges")
         if known is None or all_apart(known.groups()[1]):
             tree = maximum_spanning_tree(pairs, strength, n_points)
             free = cls(n_points, pairs[tree], strength[tree])
@@ -403,7 +417,8 @@ class Hierarchy:
 
         Raises:
             TypeError: ``constraints`` are no :class:`diffclust.Constraints`.
-            ValueError: they are about another number of points, or this hierarchy is constrained already.
+            ValueError: they are about another number of points or have weights, or this hierarchy is constrained
+                already.
 
         Example:
             >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])))
@@ -418,6 +433,7 @@ class Hierarchy:
         known = check_constraints(constraints, self.n_points, ())
         if known is None:
             raise TypeError("constraints must be a Constraints object, got None.")
+        check_hard(known, "Hierarchy.constrained")
         return self.joined(*known.groups(), min_cluster_size)
 
     def joined(self, group: NDArray[np.int64], apart: NDArray[np.bool_], min_cluster_size: int = 1) -> Hierarchy:
