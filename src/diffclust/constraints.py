@@ -140,8 +140,8 @@ class Constraints:
             raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
         if n_points < 1:
             raise ValueError(f"n_points must be at least 1, got {n_points}.")
-        must = _check_pairs("must_link", must_link, int(n_points))
-        cannot = _check_pairs("cannot_link", cannot_link, int(n_points))
+        must = check_pairs("must_link", must_link, int(n_points))
+        cannot = check_pairs("cannot_link", cannot_link, int(n_points))
         if must_weights is None and cannot_weights is None:
             return _from_closed_relation(_close(int(n_points), must, cannot))
         weight = {
@@ -387,7 +387,8 @@ def _soft_labels(labels: Array, weights: Array) -> Array:
 # Pairs
 
 
-def _check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
+def check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
+    """Pairs (m, 2) of numbers of points, or an error that says what is wrong."""
     _check_readable(name, pairs)
     array = np.asarray(to_numpy(pairs, name) if hasattr(pairs, "shape") else list(pairs or ()))
     if array.size == 0:
@@ -415,7 +416,7 @@ def join_knowledge(
         The group of each point, -1 where nothing is known of it; and which groups must stay apart.
     """
     n = len(labels)
-    must, cannot = _check_pairs("must_link", must_link, n), _check_pairs("cannot_link", cannot_link, n)
+    must, cannot = check_pairs("must_link", must_link, n), check_pairs("cannot_link", cannot_link, n)
     names, first = np.unique(labels[labels >= 0], return_index=True)
     first = np.flatnonzero(labels >= 0)[first]  # a point of each class
     rows = np.flatnonzero(labels >= 0)
@@ -460,26 +461,65 @@ def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[
 def _explain_contradiction(i: int, j: int, must: NDArray[np.intp]) -> str:
     if i == j:
         return f"Contradictory constraints: cannot_link has ({i}, {i}), but a point cannot be apart from itself."
-    neighbours: dict[int, list[int]] = {}
-    for a, b in must.tolist():
-        neighbours.setdefault(a, []).append(b)
-        neighbours.setdefault(b, []).append(a)
-    came_from = {i: i}
-    queue = deque([i])
-    while j not in came_from:
-        a = queue.popleft()
-        for b in neighbours[a]:
-            if b not in came_from:
-                came_from[b] = a
-                queue.append(b)
-    chain = [j]
-    while chain[-1] != i:
-        chain.append(came_from[chain[-1]])
-    links = ", ".join(f"({a}, {b})" for a, b in zip(chain[::-1], chain[-2::-1], strict=False))
+    chain = find_chain(must, np.ones(len(must), bool), i, j, together=True)
+    links = ", ".join(f"({a}, {b})" for a, b in chain)
     return (
         f"Contradictory constraints: ({i}, {j}) must stay apart, but the must-links {links} join them. "
         "Remove one of these pairs."
     )
+
+
+def find_chain(
+    pairs: NDArray[Any], same: NDArray[np.bool_], i: int, j: int, together: bool
+) -> tuple[tuple[int, int], ...]:
+    """The shortest chain of pairs from i to j: of must-links (``together``), or of these and one cannot-link."""
+    neighbours: dict[int, list[tuple[int, bool]]] = {}
+    for (a, b), linked in zip(pairs.tolist(), same.tolist(), strict=True):
+        neighbours.setdefault(a, []).append((b, linked))
+        neighbours.setdefault(b, []).append((a, linked))
+    start, goal = (int(i), False), (int(j), not together)  # a place is a point, and whether a cannot-link was passed
+    came_from = {start: start}
+    queue = deque([start])
+    while goal not in came_from:
+        a, passed = place = queue.popleft()
+        for b, linked in neighbours.get(a, ()):
+            if not (passed and not linked) and (b, passed or not linked) not in came_from:
+                came_from[b, passed or not linked] = place
+                queue.append((b, passed or not linked))
+    chain = [goal]
+    while chain[-1] != start:
+        chain.append(came_from[chain[-1]])
+    return tuple((a, b) for (a, _), (b, _) in zip(chain[::-1], chain[-2::-1], strict=False))
+
+
+def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which pairs to take in turn, so that none contradicts those taken before."""
+    leader = list(range(int(pairs.max(initial=-1)) + 1))
+    apart: list[set[int]] = [set() for _ in leader]
+    taken = np.zeros(len(pairs), bool)
+
+    def find(a: int) -> int:
+        while leader[a] != a:
+            leader[a] = a = leader[leader[a]]
+        return a
+
+    for number, (i, j) in enumerate(pairs.tolist()):
+        a, b = find(i), find(j)
+        if same[number]:
+            taken[number] = b not in apart[a]
+            if a != b and taken[number]:
+                if len(apart[a]) < len(apart[b]):
+                    a, b = b, a
+                leader[b] = a
+                for other in apart[b]:
+                    apart[other].discard(b)
+                    apart[other].add(a)
+                apart[a] |= apart[b]
+        elif a != b:
+            taken[number] = True
+            apart[a].add(b)
+            apart[b].add(a)
+    return taken
 
 
 def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:

@@ -57,7 +57,7 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
     for _ in range(RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
-        centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
+        centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -77,9 +77,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
     [0, 0, 0, 1, 1, 1]
     """
-    from scipy.sparse import csr_array, diags_array, eye_array
+    from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
-    from sklearn.utils.extmath import randomized_svd
 
     points = np.asarray(points, np.float64)
     n = len(points)
@@ -91,8 +90,16 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     scale = np.maximum(reach[:, None] * reach[nearest], np.finfo(np.float64).tiny)
     weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
     graph = csr_array((weight.ravel(), (np.repeat(np.arange(n), n_neighbours), nearest.ravel())), shape=(n, n))
-    graph = graph.maximum(graph.T)
-    degree = diags_array(1 / np.sqrt(graph.sum(1)))
+    return kmeans(spectral_rows(graph.maximum(graph.T), n_clusters, seed), knowledge, n_clusters, seed)
+
+
+def spectral_rows(graph: Any, n_clusters: int, seed: int = 0) -> Floats:
+    """(n, n_clusters) leading eigenvectors of a symmetric sparse graph, its rows of length one."""
+    from scipy.sparse import diags_array, eye_array
+    from sklearn.utils.extmath import randomized_svd
+
+    n = graph.shape[0]
+    degree = diags_array(1 / np.sqrt(np.maximum(graph.sum(1), np.finfo(np.float64).tiny)))
     # Half of it and of the identity has no negative eigenvalue, so singular vectors are eigenvectors. A method for
     # blocks of vectors finds all of those of separate pieces of the graph, which have the same eigenvalue.
     smooth = (degree @ graph @ degree + eye_array(n)) / 2
@@ -100,7 +107,7 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
         0
     ]
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
+    return vectors / np.maximum(length, np.finfo(np.float64).tiny)
 
 
 def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -203,7 +210,7 @@ def log_densities(points: Floats, share: Floats) -> Floats:
     return density
 
 
-def _first_centres(
+def first_centres(
     points: Floats,
     squares: Floats,
     group: Ints,
@@ -218,7 +225,7 @@ def _first_centres(
         centres = np.stack([points[rows].mean(0) for rows in members])
     if len(centres) == 0:
         centres = points[[rng.integers(len(points))]]
-    nearest = _squared_distances(points, squares, centres).min(1)
+    nearest = squared_distances(points, squares, centres).min(1)
     if one_each:
         nearest[group >= 0] = 0
     while len(centres) < n_clusters:
@@ -226,13 +233,13 @@ def _first_centres(
             tried = rng.choice(len(points), 4, p=nearest / nearest.sum())
         else:
             tried = rng.choice(len(points), 1)
-        left = np.minimum(nearest[:, None], _squared_distances(points, squares, points[tried]))
+        left = np.minimum(nearest[:, None], squared_distances(points, squares, points[tried]))
         best = int(left.sum(0).argmin())
         centres, nearest = np.concatenate([centres, points[tried[[best]]]]), left[:, best]
     return centres
 
 
-def _squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
+def squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
     return np.maximum(squares[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)
 
 
@@ -251,7 +258,7 @@ def _lloyd(
     colours: Ints | None = None
     distances = np.empty((0, 0))
     for _ in range(ROUNDS):
-        distances = _squared_distances(points, squares, centres)
+        distances = squared_distances(points, squares, centres)
         found = distances.argmin(1)
         if members:
             cost = np.stack([distances[rows].sum(0) for rows in members])

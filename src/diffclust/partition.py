@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import confidence, cuts
+from diffclust.doubt import believe
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
@@ -234,6 +235,8 @@ def partition(
     """
     points = np.asarray(embedding, np.float64)
     knowledge = Knowledge.from_constraints(knowledge, len(points))
+    if knowledge.is_soft:
+        knowledge = believe(points, knowledge, n_clusters, seed)
     if cut not in ("auto", *CUTS):
         raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:

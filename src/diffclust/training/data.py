@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
+from diffclust.doubt import believe
 from diffclust.frameworks import framework_of, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.threads import small_in_one_thread
@@ -68,6 +69,10 @@ def as_problem(
     The groups of :class:`Knowledge` are labels here.
     """
     knowledge = y if isinstance(y, Knowledge) else None
+    if knowledge is not None and knowledge.is_soft:
+        rows = as_rows(x)
+        scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
+        knowledge = believe(scale(rows).numpy(), knowledge, config.n_clusters, config.seed)
     rows, labels = as_set(x, y if knowledge is None else knowledge.group)
     if knowledge is None and config.n_clusters is None:
         knowledge = Knowledge.join(labels.numpy())
