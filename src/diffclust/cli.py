@@ -17,7 +17,7 @@ import diffclust
 from diffclust.messages import exit_with_message, fail
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
-from diffclust.tables import Table, check_columns, listed, read_pairs, read_table
+from diffclust.tables import Table, check_columns, listed, read_pair_weights, read_pairs, read_table
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -55,6 +55,24 @@ def _check_clusters(value: str | None) -> str | None:
     return value
 
 
+def _check_weight(value: str) -> str:
+    try:
+        wrong = value not in ("hard", "auto") and not float(value) >= 0
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise typer.BadParameter(f"must be hard, auto or a number from 0, got {value!r}.")
+    return value
+
+
+def _pair_weights(path: Path | None, default: str) -> Any:
+    """Weights of the pairs in a file, with a default where there are none; None: all are hard."""
+    in_file = None if path is None else read_pair_weights(path)
+    if in_file is None:
+        return None if path is None or default == "hard" else default if default == "auto" else float(default)
+    return np.where(np.isnan(in_file), {"hard": np.inf, "auto": np.nan}.get(default) or float(default), in_file)
+
+
 def _path(value: str | Path) -> Path:
     """A path that is not empty: an unset variable of a shell is an empty text, which would be the current folder."""
     if not str(value).strip():
@@ -83,7 +101,11 @@ DATA = (
     "names (10.npy comes before 2.npy). Without it: handwritten digits."
 )
 LABELS = "A column of the table, or a file with a label for each row. Blank or -1 is unknown."
-MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
+MUST_LINK = (
+    "Pairs of rows that belong together: two row numbers, counted from 0, on each line, and perhaps a weight: log-odds "
+    "of being right."
+)
+PAIR_WEIGHT = "Weight of pairs that have none in their file: hard, a number, or auto: found. Soft pairs may be wrong."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
 CUT = (
     f"How clusters are cut out of the embedding: {', '.join(repr(name) if ' ' in name else name for name in CUTS)}, "
@@ -112,6 +134,7 @@ def fit(
     labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
+    pair_weight: Annotated[str, _known("hard|auto|NUMBER", PAIR_WEIGHT, callback=_check_weight)] = "hard",
     clusters: Annotated[str | None, _known("K|auto", CLUSTERS, callback=_check_clusters)] = None,
     min_cluster_size: Annotated[
         int | None, _known("ROWS", "Smallest new cluster." + _default("a third of an average one"), min=1)
@@ -156,6 +179,8 @@ def fit(
         name: read_pairs(path, len(table)) if path else []
         for name, path in (("must_link", must_link), ("cannot_link", cannot_link))
     }
+    for name, path in (("must_weights", must_link), ("cannot_weights", cannot_link)):
+        pairs[name] = _pair_weights(path, pair_weight)
     ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.torchrun_settings()}
     config = training.TrainingConfig(
         n_clusters=None if clusters in (None, "auto") else int(clusters),

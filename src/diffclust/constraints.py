@@ -150,6 +150,8 @@ class Constraints:
         }
         hard_must, hard_cannot = np.isinf(weight["must_weights"]), np.isinf(weight["cannot_weights"])
         relation = _close(int(n_points), must[hard_must], cannot[hard_cannot])
+        if hard_must.all() and hard_cannot.all():
+            return _from_closed_relation(relation)
         pairs = np.concatenate([must[~hard_must], cannot[~hard_cannot]])
         signed = np.concatenate([weight["must_weights"][~hard_must], -weight["cannot_weights"][~hard_cannot]])
         return replace(_from_closed_relation(relation), soft=_soft_pairs(relation, pairs, signed))
@@ -465,7 +467,7 @@ def _explain_contradiction(i: int, j: int, must: NDArray[np.intp]) -> str:
     links = ", ".join(f"({a}, {b})" for a, b in chain)
     return (
         f"Contradictory constraints: ({i}, {j}) must stay apart, but the must-links {links} join them. "
-        "Remove one of these pairs."
+        "Remove one of these pairs, or give pairs that may be wrong a weight."
     )
 
 

@@ -38,6 +38,7 @@ REFINEMENTS = (  # one shape for all clusters? weight of links between neighbour
     (True, 1.0, 10.0),
     (True, 1.5, 30.0),
 )
+MARGIN = 3.0  # by how much the log likelihood of all statements must be better for a later refinement to be taken
 ROUNDS, MORE_ROUNDS, SPREAD_ROUNDS = 10, 20, 10
 FIRST_WRONG, PRIOR = 0.1, 10  # share of wrong statements while it is not known; as if so many had been seen before
 HARD, NEVER, TINY = 30.0, 1e-13, 1e-12  # the weight that stands for inf, and its probability of being wrong
@@ -160,7 +161,11 @@ class _Model(NamedTuple):
         """The best of several starts by the likelihood of each statement under everything else."""
         fits = [self._start(n_clusters, rng, heat) for _ in range(n_starts) for heat in HEATS]
         fits = sorted(fits, key=lambda fit: -fit.score)[:KEPT_STARTS] + self._spectral_start(n_clusters)
-        return max((self._refine(fit, *how) for fit in fits for how in REFINEMENTS), key=lambda fit: fit.score)
+        best, *others = (self._refine(fit, *how) for fit in fits for how in REFINEMENTS)
+        for other in others:
+            if (other.score - best.score) * len(self.must) > MARGIN:
+                best = other
+        return best
 
     def _start(self, n_clusters: int, rng: np.random.Generator, heat: float) -> _Fit:
         """k-means++ and some rounds of k-means among rows of which must-links say how far they may be apart."""
@@ -223,7 +228,7 @@ class _Model(NamedTuple):
         inside = (self.differences * weight[:, None]).T @ self.differences / 2
         inside += (d + 1) * SHRINKAGE * (self.points.T @ self.points) / len(self.points)
         root = np.linalg.cholesky(inside / (weight.sum() + d + 1) + 1e-6 * np.eye(d))
-        return np.linalg.solve(root, self.points.T).T
+        return np.asarray(np.linalg.solve(root, self.points.T).T, np.float64)
 
 
 def spread(density: Floats, links: _Links, messages: Floats | None = None) -> tuple[Floats, Floats, Floats]:
@@ -286,6 +291,9 @@ def _share_of_wrong(agree: Floats, wrong: Floats) -> tuple[float, float]:
     """The share of wrong statements, and how much too sure the model is: the likeliest, with a weak prior on both.
 
     A model that is too sure is contradicted where it is nearly in doubt; wrong statements contradict it everywhere.
+
+    Returns:
+        The share, and by how much to divide log-odds.
     """
     unknown = np.isnan(wrong)
     best, found = -np.inf, (WRONG_SHARES[0], SLOPES[0])

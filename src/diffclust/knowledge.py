@@ -195,7 +195,8 @@ class Knowledge:
     def statements(self) -> Statements:
         """All that is said: must-links, cannot-links and labels in turn, and at last that classes are apart.
 
-        A label is a must-link to a class. Classes are numbered after the rows.
+        Returns:
+            The statements. A label is a must-link to a class, and classes are numbered after the rows.
         """
         rows = np.flatnonzero(self.labels >= 0)
         classes = self.n_points + np.unique(self.labels[rows])
@@ -223,8 +224,8 @@ class Knowledge:
         rows = np.flatnonzero(labels >= 0)
         labels[rows[~believed[n_pairs : n_pairs + len(rows)]]] = -1
         must, cannot = self.must_link[believed[:n_must]], self.cannot_link[believed[n_must:n_pairs]]
-        found = (np.where(np.isnan(each), weight, each) for each in self.weights)
-        given = replace(self, **dict(zip(WEIGHTS, found, strict=True)))
+        of_must, of_cannot, of_label = (np.where(np.isnan(each), weight, each) for each in self.weights)
+        given = replace(self, must_weights=of_must, cannot_weights=of_cannot, label_weights=of_label)
         return replace(Knowledge.join(labels, must, cannot), given=given)
 
     def contradictions(self) -> list[Contradiction]:
@@ -237,7 +238,8 @@ class Knowledge:
             The cycles, the strongest first; weights that are to be found count as equal.
 
         Example:
-            >>> known = Knowledge.join([-1] * 3, [(0, 1), (1, 2)], [(0, 2)], must_weights=[3.0, 1.0], cannot_weights=2.0)
+            >>> weights = {"must_weights": [3.0, 1.0], "cannot_weights": 2.0}
+            >>> known = Knowledge.join([-1, -1, -1], [(0, 1), (1, 2)], [(0, 2)], **weights)
             >>> known.contradictions()
             [Contradiction(kind='must-link', pair=(1, 2), weight=1.0, chain=((1, 0), (0, 2)))]
         """
@@ -245,8 +247,12 @@ class Knowledge:
         order = np.argsort(-np.where(np.isnan(said.weight), 1.0, said.weight), kind="stable")
         taken = consistent(said.ends[order], said.same[order])
         kept, left = order[taken], order[~taken]
-        chains = (find_chain(said.ends[kept], said.same[kept], *said.ends[one], not said.same[one]) for one in left)
-        return [Contradiction(*self._describe(one), chain) for one, chain in zip(left, chains, strict=True)]
+        found = []
+        for one in left:
+            i, j = said.ends[one]
+            chain = find_chain(said.ends[kept], said.same[kept], i, j, together=not said.same[one])
+            found.append(Contradiction(*self._describe(one), chain))
+        return found
 
     def violated(self, clusters: Any) -> list[Violation]:
         """The pairs and labels, as they were given, that clusters do not agree with.

@@ -150,9 +150,7 @@ def partial_fenchel_young_loss(
     return (reduced, _diagnose(problem, draws, answer)) if diagnostics else reduced
 
 
-def _soft_gap(
-    similarity: Array, constraints: Constraints, problem: Problem, request: Request
-) -> tuple[Array, Answer]:
+def _soft_gap(similarity: Array, constraints: Constraints, problem: Problem, request: Request) -> tuple[Array, Answer]:
     """The loss with a soft term W: the free forests are those of Σ, the constrained ones those of Σ + W."""
     backend, k = backend_of(problem.given), _clamped(problem)
     free = prepare(similarity, 1)._replace(k=k)

@@ -255,10 +255,11 @@ def prepare(
 ) -> Problem:
     """Check and flatten input for a solver.
 
-    A soft term of the constraints is added to the similarity. With ``clamp``, n_clusters is moved into the feasible range of the constraints. The range of labels is left to the
-    solver, which knows it where the labels are (``Request.if_infeasible``). That of a relation is read here, but not
-    while a CUDA graph is captured or where JAX traces the relation. Without ``clamp``, infeasible NumPy input is a
-    ValueError that names the range; other frameworks' values are not read here, see ``check_feasible``.
+    A soft term of the constraints is added to the similarity. With ``clamp``, n_clusters is moved into the feasible
+    range of the constraints. The range of labels is left to the solver, which knows it where the labels are
+    (``Request.if_infeasible``). That of a relation is read here, but not while a CUDA graph is captured or where JAX
+    traces the relation. Without ``clamp``, infeasible NumPy input is a ValueError that names the range; other
+    frameworks' values are not read here, see ``check_feasible``.
 
     Returns:
         The problem.
