@@ -66,7 +66,8 @@ def test_wrong_pairs_are_not_obeyed_but_reported_with_their_weight(weights):
     x, truth = three_blobs()
     must, cannot, wrong = pairs_of(truth, 100, 10)
     known = Knowledge.join(UNKNOWN, must, cannot, must_weights=weights, cannot_weights=weights)
-    found = partition(x, known, 3, cut="k-means")
+    found = partition(x, known, 3, cut="auto")
+    assert found.evidence.cut == "pairs"
     assert len(set(zip(found.clusters.tolist(), truth.tolist(), strict=True))) == 3
     violated = found.knowledge.violated(found.clusters)
     assert {each.pair for each in violated} == wrong
@@ -79,7 +80,7 @@ def test_wrong_pairs_are_not_obeyed_but_reported_with_their_weight(weights):
 def test_pairs_that_agree_with_everything_are_all_believed():
     x, truth = three_blobs()
     must, cannot, _ = pairs_of(truth, 100, 0)
-    found = doubt.believe(x, Knowledge.join(UNKNOWN, must, cannot, must_weights="auto", cannot_weights="auto"), 3)
+    found = doubt.believe(x, Knowledge.join(UNKNOWN, must, cannot, must_weights="auto", cannot_weights="auto"), 3)[0]
     hard = Knowledge.join(UNKNOWN, must, cannot)
     np.testing.assert_array_equal(found.group, hard.group)
     np.testing.assert_array_equal(found.apart, hard.apart)
@@ -90,7 +91,7 @@ def test_hard_pairs_stay_whatever_soft_ones_say():
     must, cannot, _ = pairs_of(truth, 60, 0)
     pairs = np.concatenate([[[0, 45]], must])  # a hard pair that the rows speak against
     weights = np.append(np.inf, np.full(len(must), 3.0))
-    found = doubt.believe(x, Knowledge.join(UNKNOWN, pairs, cannot, must_weights=weights, cannot_weights=3.0), 3)
+    found = doubt.believe(x, Knowledge.join(UNKNOWN, pairs, cannot, must_weights=weights, cannot_weights=3.0), 3)[0]
     assert found.group[0] == found.group[45] >= 0
     assert not found.is_soft
 
@@ -110,7 +111,7 @@ def test_a_wrong_label_of_finite_weight_is_not_believed():
 def test_the_number_of_clusters_need_not_be_given():
     x, truth = three_blobs()
     must, cannot, wrong = pairs_of(truth, 100, 10)
-    found = doubt.believe(x, Knowledge.join(UNKNOWN, must, cannot, must_weights="auto", cannot_weights="auto"))
+    found = doubt.believe(x, Knowledge.join(UNKNOWN, must, cannot, must_weights="auto", cannot_weights="auto"))[0]
     assert {each.pair for each in found.violated(truth)} == wrong
     assert len(found.must_link) + len(found.cannot_link) >= 88
 

@@ -64,7 +64,7 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
         if len(members) == n_clusters and knowledge.all_apart:
             break  # every start is the same
     assert best is not None
-    return _by_first_row(best)
+    return by_first_row(best)
 
 
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -148,7 +148,7 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
             break
         before = total.mean()
     found = share.argmax(1)
-    return _by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
+    return by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
 
 
 def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -178,7 +178,7 @@ def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0
     rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
     known = group >= 0
     model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(rows[known], group[known])
-    return _by_first_row(np.where(known, group, model.predict(rows)))
+    return by_first_row(np.where(known, group, model.predict(rows)))
 
 
 def leading_components(points: Floats, most: int) -> Floats:
@@ -278,7 +278,7 @@ def _lloyd(
     return clusters, float(distances[np.arange(len(points)), clusters].sum())
 
 
-def _by_first_row(clusters: Ints) -> Ints:
+def by_first_row(clusters: Ints) -> Ints:
     """Clusters numbered by their first row."""
     names, first, numbers = np.unique(clusters, return_index=True, return_inverse=True)
     position = np.empty(len(names), np.int64)

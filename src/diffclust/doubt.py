@@ -17,6 +17,8 @@ from diffclust.constraints import consistent
 from diffclust.cuts import (
     Floats,
     Ints,
+    by_first_row,
+    colour_groups,
     first_centres,
     kmeans,
     leading_components,
@@ -63,8 +65,22 @@ class _Fit(NamedTuple):
     heat: float  # by which log densities were divided
 
 
-def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, seed: int = 0) -> Knowledge:
-    """The same knowledge without the pairs and labels that look wrong, and with weights in place of "auto".
+class Belief(NamedTuple):
+    """What :func:`believe` finds.
+
+    Attributes:
+        knowledge: hard knowledge, whose groups come from the hard pairs and labels and from the soft ones that are
+            believed. Its ``given`` has all pairs, and weights in place of "auto".
+        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where the believed
+            pairs leave no way to so many clusters.
+    """
+
+    knowledge: Knowledge
+    clusters: Ints | None
+
+
+def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, seed: int = 0) -> Belief:
+    """Which of the pairs and labels that may be wrong to believe.
 
     Args:
         points: (n, ...) rows, scaled.
@@ -73,12 +89,11 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
         seed: of the starts.
 
     Returns:
-        Knowledge whose groups come from the hard pairs and labels and from the soft ones that are believed. All pairs
-        stay in its lists, see :meth:`Knowledge.violated`.
+        What is believed.
 
     >>> points = np.repeat([[0.0], [5.0]], 20, axis=0) + np.linspace(0, 1, 40)[:, None]
     >>> known = Knowledge.join(np.full(40, -1), [(0, 9), (1, 8), (2, 30)], [(3, 25)], must_weights=2.0)
-    >>> found = believe(points, known, 2)
+    >>> found = believe(points, known, 2).knowledge
     >>> [bool(found.group[i] == found.group[j]) for i, j in known.must_link]
     [True, True, False]
     """
@@ -101,7 +116,21 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     order = order[right[order] > 0.5]
     believed = np.zeros(len(wrong), bool)
     believed[order] = consistent(said.ends[order], said.same[order])
-    return knowledge.decide(believed, float(np.log((1 - found) / found)))
+    decided = knowledge.decide(believed, float(np.log((1 - found) / found)))
+    return Belief(decided, _clusters(best.share, decided, rng) if len(rows) == len(flat) else None)
+
+
+def _clusters(share: Floats, knowledge: Knowledge, rng: np.random.Generator) -> Ints | None:
+    """The likeliest cluster of each row and each group, different ones for groups that are apart."""
+    found, cost = share.argmax(1), -np.log(share + TINY)
+    if len(knowledge.apart):
+        inside = np.flatnonzero(knowledge.group >= 0)
+        total = _sums(knowledge.group[inside], len(knowledge.apart)) @ cost[inside]
+        try:
+            found[inside] = colour_groups(total, knowledge.apart, rng)[knowledge.group[inside]]
+        except ValueError:
+            return None
+    return by_first_row(found) if len(np.unique(found)) == share.shape[1] else None
 
 
 def _some_rows(knowledge: Knowledge, seed: int) -> Ints:

@@ -72,7 +72,7 @@ def as_problem(
     if knowledge is not None and knowledge.is_soft:
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
-        knowledge = believe(scale(rows).numpy(), knowledge, config.n_clusters, config.seed)
+        knowledge = believe(scale(rows).numpy(), knowledge, config.n_clusters, config.seed).knowledge
     rows, labels = as_set(x, y if knowledge is None else knowledge.group)
     if knowledge is None and config.n_clusters is None:
         knowledge = Knowledge.join(labels.numpy())
