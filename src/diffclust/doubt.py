@@ -30,7 +30,7 @@ from diffclust.knowledge import Knowledge
 
 MOST_ROWS = 5000  # that the model is fitted to; those that something is known of are always among them
 DIMENSIONS = 20  # leading components of the rows
-STARTS, KEPT_STARTS = 8, 2  # of k-means, of which the best go on
+STARTS, KEPT_STARTS = 24, 4  # of k-means, of which the best go on
 NEIGHBOURS = 5  # of each row; those that are neighbours of each other are linked in some of the refinements
 HEATS = (1.0, 3.0)  # of starts, by which log densities are divided: columns are less independent than a mixture says
 REFINEMENTS = (  # one shape for all clusters? weight of links between neighbours, heat (None: that of the start)
