@@ -195,7 +195,7 @@ def fenchel_young_loss(
     Args:
         similarity: (n, n) or (..., n, n).
         adjacency: y, the adjacency matrix (..., n, n) of a forest with k trees, symmetric with a zero diagonal.
-        n_clusters: k, an integer or one per problem; more than there are points are as many as there are.
+        n_clusters: k, an integer or one per problem. A k above the number of points counts as that number.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
         noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.

@@ -259,7 +259,7 @@ def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int,
     known = labels >= 0
     if labels.shape != (hierarchy.n_points,) or not known.any():
         raise ValueError(
-            f"labels must have shape ({hierarchy.n_points},) and know at least one point, got shape {labels.shape}, "
+            f"labels must have shape ({hierarchy.n_points},) with at least one known label, got shape {labels.shape}, "
             f"{int(known.sum())} known."
         )
     return np.array([adjusted_rand_score(labels[known], hierarchy.labels(int(k), guard)[known]) for k in candidates])

@@ -85,7 +85,7 @@ class Problem(NamedTuple):
         return xp.full((self.n_problems,), self.k, dtype=integer, **placed)
 
     def request(self, draws: Draws, **settings: Any) -> Request:
-        """What to ask a solver about, but for the similarity: bindings differentiate it, and put it in."""
+        """What to ask a solver, without the similarity. Bindings add that, because they differentiate it."""
         return Request(None, self.k, self.labels, self.relation, draws, **settings)
 
     def unflatten(self, array: Any) -> Array:

@@ -29,7 +29,7 @@ def as_rows(x: Any) -> Tensor:
     The last axis is taken for the channels where it is at most 4 long and the second one is not.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
         x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")

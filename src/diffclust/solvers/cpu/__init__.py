@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
 from diffclust.similarity import symmetrise
-from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.base import Answer, Request, mean_values
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
-from diffclust.solvers.cpu.philox import BLOCKS, PAD, copy_ordered, ordered, perturb
+from diffclust.solvers.cpu.philox import PAD, noise_scratch, ordered, perturb
 from diffclust.solvers.cpu.sums import (
     adjacency_counts,
     adjacency_products,
     connectivity_counts,
     connectivity_products,
-    mean_values,
     noise_sum,
 )
 from diffclust.solvers.cpu.threads import in_threads, plain
@@ -54,11 +53,7 @@ def _solve_items(
     Constrained forests that only the greedy finds are left to :func:`_solve_by_greedy`: ``needs_greedy[item]``.
     """
     n_draws, n = edges_out.shape[2], similarity.shape[1]
-    blocks, words, z = (
-        np.empty((2, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.float32),
-    )
+    blocks, words, z = noise_scratch()
     weights = np.empty((n, n + PAD), lowest.dtype)
     missing = lowest.dtype.type(ordered(similarity.dtype.type(-np.inf)))
     codes, spare_codes = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -79,11 +74,8 @@ def _solve_items(
             trees[:] = 0
             values[:] = np.nan
             continue
-        if epsilon == 0:
-            copy_ordered(similarity[problem], weights)
-        else:
-            number = first_draw + np.uint64(draw)
-            perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
+        number = first_draw + np.uint64(draw)
+        perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
         if form != NO_CONSTRAINTS and problem_of_closures != problem:
             problem_of_closures = problem
             if form == LABELS:
@@ -121,11 +113,7 @@ def _solve_by_greedy(
 ):  # fmt: skip
     """The constrained forests of ``items[start:stop]``: general cannot-links, or a closure in pieces."""
     n_draws, n = edges_out.shape[2], similarity.shape[1]
-    blocks, words, z = (
-        np.empty((2, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.float32),
-    )
+    blocks, words, z = noise_scratch()
     weights = np.empty((n, n + PAD), lowest.dtype)
     missing = lowest.dtype.type(ordered(similarity.dtype.type(-np.inf)))
     codes, spare_codes = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -136,11 +124,8 @@ def _solve_by_greedy(
     own_relation = np.empty((n, n), np.int8)
     for position in range(start, stop):
         problem, draw = items[position] // n_draws, items[position] % n_draws
-        if epsilon == 0:
-            copy_ordered(similarity[problem], weights)
-        else:
-            number = first_draw + np.uint64(draw)
-            perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
+        number = first_draw + np.uint64(draw)
+        perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
         if form == LABELS:
             closures_of_labels(labels[problem], order[problem], closure, labelled)
             relation_of_closures(closure, labelled, own_relation)
@@ -161,12 +146,8 @@ GRAIN = 2**16  # entries of weight matrices that are worth a thread's time
 
 def solve(request: Request) -> Answer:
     """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`."""
-    similarity, labels, relation, draws = (
-        symmetrise(request.similarity),
-        request.labels,
-        request.relation,
-        request.draws,
-    )
+    similarity, draws = symmetrise(request.similarity), request.draws
+    labels, relation = request.labels, request.relation
     n_problems, n, _ = similarity.shape
     form = NO_CONSTRAINTS if not request.is_constrained else LABELS if relation is None else RELATION
     free = request.free or form == NO_CONSTRAINTS

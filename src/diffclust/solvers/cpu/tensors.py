@@ -13,15 +13,6 @@ from diffclust.noise import KINDS, Draws
 from diffclust.solvers import cpu, sampled
 from diffclust.solvers.base import Answer, Request
 
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
-
 
 def _on_host(argument: Any) -> Any:
     return to_numpy(argument) if isinstance(argument, Tensor) else argument

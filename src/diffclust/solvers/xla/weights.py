@@ -18,7 +18,7 @@ def _flip(bits: Array) -> Array:
 
 
 def _ordered(weight: Array) -> Array:
-    """A float as an integer of the same order and size; -0.0 and 0.0 are one; -inf, no edge, is the lowest integer."""
+    """A float as an integer of the same order and size. -0.0 is 0.0, and -inf (no edge) is the lowest integer."""
     integer = jnp.int32 if weight.dtype == jnp.float32 else jnp.int64
     bits = bits_of(jnp.where(weight == 0, 0.0, weight), integer)
     return jnp.where(weight == -jnp.inf, lowest_of(integer), _flip(bits))
