@@ -23,7 +23,8 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
 from diffclust.noise import Draws, Noise
 from diffclust.solvers import Answer
-from diffclust.validation import Problem, check_draws, check_feasible, check_flag, clamp_clusters, prepare
+from diffclust.solvers.checks import check_feasible, clamp_clusters
+from diffclust.validation import Problem, check_draws, check_flag, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 

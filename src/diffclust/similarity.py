@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 
 from diffclust._typing import Array
 from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, take_last, to_numpy
-
-# How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
-# only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
-SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
+from diffclust.solvers.checks import symmetrise
 
 
 def check_similarity(similarity: Array) -> NDArray[Any]:
@@ -23,7 +20,7 @@ def check_similarity(similarity: Array) -> NDArray[Any]:
 
 
 def check_numbers(similarity: Array) -> NDArray[Any]:
-    """A float array (..., n, n) without NaN and +inf; symmetry is left to the solver, or to :func:`symmetrise`."""
+    """A float array (..., n, n) without NaN and +inf; symmetry is left to the solver."""
     array = _check_real("similarity", to_numpy(similarity, "similarity"))
     check_square(array)
     if array.size == 0:
@@ -38,40 +35,11 @@ def check_numbers(similarity: Array) -> NDArray[Any]:
     return array
 
 
-def symmetrise(array: NDArray[Any]) -> NDArray[Any]:
-    """The mean of both triangles, which is what solvers take; more than rounding between them is a ValueError.
-
-    NaN is let through. Callers that must reject it check first.
-
-    Returns:
-        The array itself where it is symmetric already.
-
-    Raises:
-        ValueError: entries (i, j) and (j, i) differ by more than rounding.
-    """
-    transposed = array.swapaxes(-1, -2)
-    if np.array_equal(array, transposed):
-        return array
-    off_diagonal = ~np.eye(array.shape[-1], dtype=bool)
-    with np.errstate(invalid="ignore"):  # -inf - -inf: no gap
-        gap = np.nan_to_num(np.abs(array - transposed), nan=0.0, posinf=np.inf) * off_diagonal
-    size = np.abs(array, where=np.isfinite(array) & off_diagonal, out=np.zeros_like(array)).max((-1, -2))
-    wrong = gap > SYMMETRY_TOLERANCE[array.dtype] * size[..., None, None]  # a problem's own size: none hides another's
-    if wrong.any():
-        where = np.unravel_index(int((gap * wrong).argmax()), gap.shape)
-        i, j = int(where[-2]), int(where[-1])
-        raise ValueError(
-            f"similarity must be symmetric: entry ({i}, {j}) is {array[where]:.6g}, entry ({j}, {i}) is "
-            f"{transposed[where]:.6g}. Symmetrise it first, e.g. (s + s.T) / 2."
-        )
-    return np.where(off_diagonal, 0.5 * array + 0.5 * transposed, array)
-
-
 def _check_real(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Real numbers as float32 or float64: integers become float64, half precision float32."""
     if array.dtype.kind not in "iubf":
         raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}.")
-    if array.dtype in SYMMETRY_TOLERANCE:
+    if array.dtype in (np.float32, np.float64):
         return array
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diffclust._typing import Array, Integers, Seed
 from diffclust.constraints import Constraints
@@ -19,7 +18,6 @@ from diffclust.frameworks import (
     framework_of,
     is_captured,
     is_integer,
-    is_symbolic,
     is_traced,
     namespace_of,
     smaller,
@@ -28,6 +26,7 @@ from diffclust.frameworks import (
 from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise
 from diffclust.similarity import check_numbers, check_square
 from diffclust.solvers.base import Request
+from diffclust.solvers.checks import check_bounds, check_feasible
 
 
 class Problem(NamedTuple):
@@ -141,14 +140,6 @@ def check_n_clusters(
     if clamp:
         n_clusters = n_clusters.clip(max=n_points)
     return xp.broadcast_to(n_clusters, batch_shape).reshape(-1)
-
-
-def check_bounds(lowest: int, highest: int | None, n_points: int) -> None:
-    """A ValueError if some number of clusters is below 1, or above n_points unless ``highest`` is None."""
-    above = highest is not None and not is_symbolic(n_points) and highest > n_points
-    if lowest < 1 or above:
-        wrong = lowest if lowest < 1 else highest
-        raise ValueError(f"n_clusters={wrong} must be from 1 to the number of points, {n_points}.")
 
 
 def check_draws(
@@ -302,39 +293,3 @@ def _short(labels: Array, like: Array) -> Array:
     shortened = np.full(labels.shape, -1, np.int32)
     shortened[labels >= 0] = numbers
     return shortened
-
-
-def clamp_clusters(n_clusters: Integers, labels: Array) -> Array:
-    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
-    return n_clusters.clip(*Constraints(labels=labels).label_range())
-
-
-def check_feasible(n_clusters: Integers, labels: Array, relation: Array) -> None:
-    """A ValueError that names the range if some problem's n_clusters is outside it. Reads the values."""
-    # Inside jit, JAX traces operations on arrays that were made outside: count them with NumPy.
-    labels = to_numpy(labels) if framework_of(labels) == "jax" else labels
-    known = Constraints(labels, None if relation is None else to_numpy(relation))
-    lowest, highest = to_numpy(known.min_clusters), to_numpy(known.max_clusters)
-    clusters = np.broadcast_to(to_numpy(n_clusters), lowest.shape)
-    outside = np.flatnonzero((clusters < lowest) | (clusters > highest))
-    if outside.size:
-        p = outside[0]
-        raise ValueError(
-            f"n_clusters={clusters[p]} is infeasible: the constraints allow {lowest[p]} to {highest[p]} clusters"
-            + (f" (problem {p} of the batch)." if clusters.size > 1 else ".")
-        )
-
-
-def check_reached(n_edges: NDArray[Any], n_clusters: NDArray[Any], n_points: int, constrained: bool) -> None:
-    """A ValueError if some draw's forest, of ``n_edges`` (problems, draws), has more trees than asked for."""
-    n_trees = n_points - n_edges.min(-1, initial=n_points)
-    stuck = np.flatnonzero(n_trees > n_clusters)
-    if stuck.size:
-        p = stuck[0]
-        if not constrained:
-            reason = f"without its -inf edges the graph has {n_trees[p]} components"
-            remedy = f"Ask for at least {n_trees[p]} clusters."
-        else:
-            reason = "cannot-links and missing (-inf) edges stop the greedy at more trees, or split a must-link group"
-            remedy = f"Ask for more clusters (the greedy reached {n_trees[p]}), or remove constraints."
-        raise ValueError(f"n_clusters={n_clusters[p]} cannot be reached: {reason}. {remedy}")

@@ -18,7 +18,7 @@ from diffclust.frameworks import is_captured
 from diffclust.gradients import score_weights, value_gradient
 from diffclust.noise import Draws, check_integer
 from diffclust.solvers import Answer, Request, solver_for
-from diffclust.validation import check_feasible
+from diffclust.solvers.checks import check_feasible
 
 __all__ = [
     "adjacency",

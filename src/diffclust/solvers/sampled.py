@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.noise import Draws, matrices, scores
-from diffclust.similarity import symmetrise
 from diffclust.solvers import cpu
 from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.checks import symmetrise
 from diffclust.solvers.cpu import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
 
 __all__ = [

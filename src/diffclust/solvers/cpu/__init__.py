@@ -9,14 +9,11 @@ maxima of integers run in vectors.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
-from diffclust.similarity import symmetrise
 from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
 from diffclust.solvers.cpu.philox import PAD, noise_scratch, ordered, perturb
@@ -30,7 +27,6 @@ from diffclust.solvers.cpu.sums import (
 from diffclust.solvers.cpu.threads import in_threads, plain
 from diffclust.solvers.cpu.trees import grow, sort_edges, write_forest
 from diffclust.solvers.cpu.walk import closures_of_labels, closures_of_relation, label_forest, relation_of_closures
-from diffclust.validation import check_bounds, check_reached, clamp_clusters
 
 __all__ = [
     "adjacency_counts",
@@ -152,7 +148,7 @@ def solve(request: Request) -> Answer:
     form = NO_CONSTRAINTS if not request.is_constrained else LABELS if relation is None else RELATION
     free = request.free or form == NO_CONSTRAINTS
     complete = request.detail == "forests"
-    clusters = _clusters(request)
+    clusters = requested_clusters(request)
     shape = (n_problems, request.n_solves, draws.n_draws)
     edges = np.empty((*shape, max(n - 1, 0), 2), np.int32)
     trees = np.empty((*shape, n if complete else 0), np.int32)
@@ -187,14 +183,3 @@ def solve(request: Request) -> Answer:
     if request.detail == "mean":
         return Answer(mean, adjacency)
     return Answer(mean, adjacency, values, edges, trees if complete else None)
-
-
-def _clusters(request: Request) -> NDArray[Any]:
-    """k of every problem, (problems,), checked or moved into the range of the labels as asked."""
-    (n_problems, n, _), k = request.similarity.shape, request.n_clusters
-    clusters = np.full(n_problems, k) if isinstance(k, int) else k
-    if request.if_infeasible == "clamp" and request.labels is not None:
-        return clamp_clusters(clusters, request.labels)
-    if request.if_infeasible == "raise" and n_problems:
-        check_bounds(int(clusters.min()), int(clusters.max()), n)
-    return clusters
