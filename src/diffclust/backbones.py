@@ -16,6 +16,8 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.backbones needs PyTorch. Install it with: pip install 'diffclust[fit]'") from error
 
+from diffclust.validation import check_choice
+
 BACKBONES = ("linear", "mlp", "residual", "cnn")
 SCALINGS = ("auto", "column", "global", "unit", "counts", "none")
 SCALING_ROWS, SCALING_LABELS = 5000, 2000  # at which choose_scaling looks
@@ -229,8 +231,7 @@ class InputScaling(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], scaling: str = "auto") -> None:
         super().__init__()
-        if scaling not in SCALINGS:
-            raise ValueError(f"scaling must be one of {SCALINGS}, got {scaling!r}.")
+        check_choice("scaling", scaling, SCALINGS)
         self.scaling = self.chosen = scaling
         self.register_buffer("mean", torch.zeros(input_shape))
         self.register_buffer("deviation", torch.ones(input_shape))

@@ -24,7 +24,7 @@ from diffclust.frameworks import device_of, framework_of, is_traced, namespace_o
 from diffclust.noise import Draws, Noise
 from diffclust.solvers import Answer
 from diffclust.solvers.checks import check_feasible, clamp_clusters
-from diffclust.validation import Problem, check_draws, check_flag, prepare
+from diffclust.validation import Problem, check_choice, check_draws, check_flag, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -46,11 +46,6 @@ def _reduce(losses: Array, problem: Problem, reduction: str) -> Array:
     if reduction == "none" or not problem.batch_shape:
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
-
-
-def _check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}.")
 
 
 def _prepare(similarity: Array, n_clusters: Integers, constraints: Constraints | None, strict: bool) -> Problem:
@@ -121,7 +116,7 @@ def partial_fenchel_young_loss(
         >>> [bool(partial_fenchel_young_loss(s, labels, 2, epsilon=0.1, seed=0) > 1) for labels in (right, wrong)]
         [False, True]
     """
-    _check_reduction(reduction)
+    check_choice("reduction", reduction, REDUCTIONS)
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
@@ -216,7 +211,7 @@ def fenchel_young_loss(
         >>> abs(float(fenchel_young_loss(s, [[0, 1], [1, 0]], 1, epsilon=1e-4, seed=0))) < 1e-3
         True
     """
-    _check_reduction(reduction)
+    check_choice("reduction", reduction, REDUCTIONS)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, clamp=True)
     xp = namespace_of(problem.given)
@@ -278,7 +273,7 @@ def connectivity_loss(
         >>> float(connectivity_loss(s, Constraints.from_labels([0, 1, -1]), 2, epsilon=1e-3, seed=0))
         2.0
     """
-    _check_reduction(reduction)
+    check_choice("reduction", reduction, REDUCTIONS)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
     return _connectivity_loss(problem, draws, reduction, backend_of(problem.given).connectivity)

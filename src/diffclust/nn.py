@@ -24,7 +24,7 @@ from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, smaller
 from diffclust.noise import Noise
-from diffclust.validation import check_draws, prepare
+from diffclust.validation import check_choice, check_draws, prepare
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -159,7 +159,7 @@ class _Loss(_Perturbed):
     noise_scale: Tensor | None
 
     def _set_reduction(self, reduction: str, strict: bool) -> None:
-        losses._check_reduction(reduction)
+        check_choice("reduction", reduction, losses.REDUCTIONS)
         self.reduction = reduction
         self.strict = strict
         # After the other buffers: torch.export mistakes their order behind one that is None.
