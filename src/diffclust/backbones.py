@@ -128,10 +128,17 @@ def _cnn(input_shape: tuple[int, ...], embedding_dim: int) -> nn.Module:
     *channels, height, width = input_shape
     return nn.Sequential(
         nn.Unflatten(1, (1, height)) if not channels else nn.Identity(),
-        nn.Conv2d(channels[0] if channels else 1, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 256), nn.ReLU(), nn.Linear(256, embedding_dim),
-    )  # fmt: skip
+        nn.Conv2d(channels[0] if channels else 1, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 256),
+        nn.ReLU(),
+        nn.Linear(256, embedding_dim),
+    )
 
 
 def is_image(input_shape: tuple[int, ...]) -> bool:

@@ -143,9 +143,13 @@ def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64
     total = np.zeros((len(weights), n, n), np.float64)
     key_0, key_1 = noise_definition.split_seed(draws.seed)
     arguments = (
-        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(int(draws.first) % 2**64), draws.antithetic,
+        np.ascontiguousarray(weights, np.float64),
+        key_0,
+        key_1,
+        np.uint64(int(draws.first) % 2**64),
+        draws.antithetic,
         noise_definition.kernel_of(draws.noise),
-    )  # fmt: skip
+    )
     # Row r of the triangle of blocks is short when r is large: thread t gets the rows between these shares of it.
     half = (n + 1) // 2
     share = [round(half * (1 - (1 - t / _SHARES) ** 0.5)) for t in range(_SHARES + 1)]

@@ -35,7 +35,7 @@ def lowest_of(dtype: Any) -> Any:
 
 def perturbed_weights(
     similarity: Array, words: Array, epsilon: Any, position: Array, noise: str | Noise, antithetic: bool
-) -> Array:  # fmt: skip
+) -> Array:
     """(problems, draws, n, n) ordered similarity + epsilon * noise, symmetric, no edges on the diagonal."""
     n = similarity.shape[-1]
     zero = opaque_zero(similarity, words)
