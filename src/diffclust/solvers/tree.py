@@ -121,6 +121,7 @@ class RootedForest(NamedTuple):
 
 @_jit
 def root_forest(edges, n):
+    """The trees of these edges, each rooted at its smallest point."""
     n_edges = edges.shape[0]
     degree = np.zeros(n + 1, np.int64)
     for e in range(n_edges):

@@ -332,8 +332,9 @@ def reach_of(shape: tuple[int, ...]) -> int:
 
 
 def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored, and for "shift-flip-cut" (n, 5): also the row
-    and column of the middle of the hole. A pure function of (seed, step).
+    """How each image of a batch is moved, (n, 3): down, right, mirrored. A pure function of (seed, step).
+
+    For "shift-flip-cut" it is (n, 5): also the row and the column of the middle of the hole.
     """
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
     reach = reach_of(shape)

@@ -118,7 +118,7 @@ def split_draw(draw, antithetic):
 
 @jit
 def perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, words, z, weights):
-    """weights = ordered similarity + epsilon * noise, the product rounded to float32 as NumPy does it.
+    """Write ordered similarity + epsilon * noise to ``weights``, the product rounded to float32 as NumPy does it.
 
     Above the diagonal first, then mirrored. Rows of ``weights`` have ``PAD`` more columns, which are not used.
     """

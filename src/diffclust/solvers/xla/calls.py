@@ -51,6 +51,7 @@ def split(request: Request) -> tuple[Request, Arrays]:
 
 
 def without_arrays(request: Request) -> Request:
+    """The settings of a request alone."""
     draws = request.draws._replace(seed=None, first=None, epsilon=None)
     return request._replace(similarity=None, n_clusters=None, labels=None, relation=None, draws=draws)
 

@@ -99,6 +99,7 @@ def agglomerate(weights: Array, relation: Array, n_clusters: Array, must_link_fi
 
 
 def relation_of_labels(labels: Array) -> Array:
+    """(problems, n, n) what labels (problems, n) say: 1 same cluster, 0 different, -1 unknown."""
     known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
     same = labels[..., :, None] == labels[..., None, :]
     return jnp.where(jnp.eye(labels.shape[-1], dtype=bool), 1, jnp.where(known, same.astype(jnp.int8), -1))

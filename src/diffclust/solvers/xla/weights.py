@@ -30,6 +30,7 @@ def number_of(weight: Array) -> Array:
 
 
 def lowest_of(dtype: Any) -> Any:
+    """The lowest integer of a type, which stands for no edge."""
     return np.array(np.iinfo(dtype).min, dtype)
 
 
