@@ -375,6 +375,7 @@ def test_normal_noise_with_two_edges_is_a_probit(antithetic):
 # Score gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOFT)
 @pytest.mark.parametrize("noise", ["normal", "gumbel"])
 @pytest.mark.parametrize("labels", [None, [0, 1, 0, -1, -1]])
