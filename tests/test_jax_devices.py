@@ -53,18 +53,8 @@ TWO = ("partial loss", "connectivity")  # one gradient of each formula
 @pytest.mark.slow
 def test_four_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not test_four_devices",
-        __file__,
-    ]
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-k", "not test_four_devices")
+    command = [sys.executable, "-m", "pytest", *options, __file__]
     result = subprocess.run(
         command, env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
     )

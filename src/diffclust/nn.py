@@ -91,6 +91,13 @@ class _OnEmbeddings(nn.Module):
         sizes = distributed.agree(embeddings, labels, *self._noise_position(), group=self._group())
         return distributed.gather_rows(embeddings, labels, sizes, self._group())
 
+    def _gather_known(self, embeddings: Tensor, labels: Tensor | Constraints) -> tuple[Tensor, Constraints]:
+        """Embeddings of all ranks and what is known about them; constraints are those of all ranks already."""
+        if isinstance(labels, Constraints):
+            return self.gathered(embeddings), labels
+        embeddings, gathered = self._of_all_ranks(embeddings, labels)
+        return embeddings, Constraints.from_labels(gathered)
+
     def _noise_position(self) -> tuple[Tensor, ...]:
         """Where in the stream of noise the module is, if it has one."""
         return ()
@@ -177,11 +184,7 @@ class _Loss(_Perturbed):
         """
         if not self._gathers():
             return self._loss(embeddings, labels, self._draws(embeddings))
-        if isinstance(labels, Constraints):
-            embeddings, known = self.gathered(embeddings), labels
-        else:
-            embeddings, gathered = self._of_all_ranks(embeddings, labels)
-            known = Constraints.from_labels(gathered)
+        embeddings, known = self._gather_known(embeddings, labels)
         return self._loss_over_ranks(embeddings, known, self._draws(embeddings))
 
     def _scale(self) -> Tensor | None:
