@@ -91,9 +91,13 @@ def fit_run(
         "source": table.source,
         "class_names": table.class_names,
         "columns": table.columns,
+        "encoding": table.encoding,
     }
     if resume and (folder / SETTINGS).exists():
         check_same_run(folder, settings)  # before training makes the backbone, which imports it
+    if training.is_first_rank():
+        for sentence in table.sentences:
+            say(sentence)
     with contextlib.ExitStack() as lock:
 
         def make_folder() -> None:
@@ -144,7 +148,7 @@ def fit_run(
             say(sentence)
         clusters, names = found.clusters.astype(np.int64), found.names(table.class_names)
         run = Run(folder, module, embeddings, clusters, names, confidence, novelty, found.hierarchy, metrics, settings)
-        save_run(run, [table.class_names[label] if label >= 0 else "" for label in knowledge.labels])
+        save_run(run, [table.class_names[label] if label >= 0 else "" for label in knowledge.labels], table.row_names)
         if report:
             say("Drawing the report ...")
             write_run_report(run, table, found, truth, title, time.perf_counter() - started)

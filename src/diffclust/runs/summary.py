@@ -52,6 +52,7 @@ def make_metrics(
         "scored_classes": sorted({table.class_names[c] for c in np.unique(scored) if c >= 0}),
         "reliability": reliability(found, confidence, scored),
         "warnings": warnings,
+        "reading": list(table.sentences),
         "remarks": [*_remarks(module, found), *warnings],
         "training_seconds": round(training_seconds, 2),
     }
@@ -182,7 +183,7 @@ def write_run_report(
             "diffclust": diffclust.__version__,
             "torch": torch.__version__,
         },
-        row_names=None,
+        row_names=table.row_names,
         folder=str(run.folder),
         scored_rows=run.metrics["scored_rows"],
         headline=run.metrics["headline"],
