@@ -19,6 +19,7 @@ from diffclust import training
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition, check_n_clusters, partition
 from diffclust.runs.baselines import score_methods
+from diffclust.runs.describe import describe_clusters
 from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, write_manifest
 from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
@@ -148,10 +149,12 @@ def fit_run(
             say(sentence)
         clusters, names = found.clusters.astype(np.int64), found.names(table.class_names)
         run = Run(folder, module, embeddings, clusters, names, confidence, novelty, found.hierarchy, metrics, settings)
-        save_run(run, [table.class_names[label] if label >= 0 else "" for label in knowledge.labels], table.row_names)
+        described = describe_clusters(table, clusters, names, embeddings)
+        labels = [table.class_names[label] if label >= 0 else "" for label in knowledge.labels]
+        save_run(run, labels, table.row_names, described)
         if report:
             say("Drawing the report ...")
-            write_run_report(run, table, found, truth, title, time.perf_counter() - started)
+            write_run_report(run, table, found, truth, described, title, time.perf_counter() - started)
         write_manifest(folder)
         return run
 

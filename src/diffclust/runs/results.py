@@ -109,18 +109,22 @@ class Placed(NamedTuple):
     unlike: NDArray[np.bool_]  # whether a new row is much farther from its nearest row than rows of the run are
 
 
-def save_run(run: Run, labels: Iterable[str], row_names: Sequence[str] | None = None) -> None:
+def save_run(
+    run: Run, labels: Iterable[str], row_names: Sequence[str] | None = None, described: Iterable[dict[str, Any]] = ()
+) -> None:
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
     Args:
         labels: the label that each row was given, "" where none.
         row_names: the ids of the rows, where they have any.
+        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
     """
     tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
     table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, row_names=row_names, label=labels)
     write_atomically(run.folder / "embeddings.npy", lambda file: np.save(file, run.embeddings))
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
+    write_atomically(run.folder / "clusters.json", json.dumps(list(described), indent=2) + "\n")
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
 
 

@@ -149,7 +149,13 @@ def reliability(found: Partition, confidence: NDArray[np.float64], scored: NDArr
 
 
 def write_run_report(
-    run: Run, table: Table, found: Partition, truth: NDArray[np.int64] | None, title: str, seconds: float
+    run: Run,
+    table: Table,
+    found: Partition,
+    truth: NDArray[np.int64] | None,
+    described: list[dict[str, Any]],
+    title: str,
+    seconds: float,
 ) -> None:
     """Draws ``report.html``."""
     from diffclust.report import ReportData, write_report
@@ -191,6 +197,9 @@ def write_run_report(
         evidence=found.evidence,
         reliability=run.metrics["reliability"],
         how_to_load=_how_to_load(run),
+        described=described,
+        reading=table.sentences,
+        groupings=table.groupings,
     )
     write_report(data, run.folder / "report.html")
 

@@ -303,11 +303,16 @@ def _vectors(series: Any, column: Column, source: str) -> NDArray[np.float64]:
     return np.stack(rows).astype(np.float64)
 
 
+def category_texts(series: Any) -> NDArray[Any]:
+    """(n,) the values of a category as texts; those that are missing are called so."""
+    return series.astype(str).str.strip().where(~_missing(series), MISSING).to_numpy(object)
+
+
 def _one_hot(series: Any, column: Column) -> tuple[NDArray[np.float64], str]:
     """(n, categories), and what to say about values that the encoding does not know."""
     from sklearn.preprocessing import OneHotEncoder
 
-    values = series.astype(str).str.strip().where(~_missing(series), MISSING).to_numpy(object)
+    values = category_texts(series)
     encoder = OneHotEncoder(categories=[list(column.categories)], handle_unknown="ignore", sparse_output=False)
     features = encoder.fit(np.array([[column.categories[0]]], object)).transform(values[:, None])
     new = values[features.sum(1) == 0]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.tables import arrays, frames
-from diffclust.tables.columns import Encoding, choose_columns, row_names
+from diffclust.tables.columns import Encoding, category_texts, choose_columns, row_names
 from diffclust.tables.known import encode_labels, read_labels
 from diffclust.tables.table import Table, ending, listed
 
@@ -109,6 +109,7 @@ def read_columns(
         row_names=row_names(frame, chosen),
         encoding=chosen.to_dict(),
         sentences=[*sentences, *more],
+        groupings={c.name: category_texts(frame[c.name]) for c in chosen.columns if c.kind == "category"},
     )
     return table if found is None else _labelled(table, found, labels)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ class Table:
         encoding: how the source became features, as JSON: ``read_table(..., encoding=...)`` treats new rows alike.
             None where the source is an array of numbers.
         sentences: one for each decision that was made in reading.
+        measured: a matrix, dense or sparse, with one row for each row, and the names of its columns: what clusters are
+            described by where that is not the features, e.g. genes.
+        groupings: by name, (n,) texts: other ways to group the rows, which the report can show as colours.
     """
 
     features: NDArray[Any]
@@ -38,9 +41,19 @@ class Table:
     row_names: list[str] | None = None
     encoding: dict[str, Any] | None = None
     sentences: Sequence[str] = ()
+    measured: tuple[Any, list[str]] | None = None
+    groupings: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def column_kinds(self) -> list[str] | None:
+        """The kind of each feature, as :class:`diffclust.tables.columns.Column` has it; None without an encoding."""
+        if self.encoding is None or self.encoding["kind"] != "columns":
+            return None
+        from diffclust.tables.columns import Encoding
+
+        return [column.kind for column in Encoding.from_dict(self.encoding).columns for _ in column.feature_names()]
 
 
 def ending(path: Path) -> str:
