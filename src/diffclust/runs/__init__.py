@@ -10,8 +10,8 @@
 
 The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
 ``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``clusters.json``, ``metrics.json``, ``report.html``.
-Each is written whole or not at all. ``manifest.json``, written last, has the sizes and hashes of those that ``load_run``
-reads.
+Each is written whole or not at all. ``manifest.json``, written last, has the sizes and hashes of those that
+``load_run`` reads.
 """
 
 from diffclust.runs.fit import fit_run
