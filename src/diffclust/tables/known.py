@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, separator
+from diffclust.tables.frames import first_line, read_parquet, read_text, separator
 from diffclust.tables.table import UNKNOWN, ending, listed, shortened
 
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
@@ -38,7 +38,7 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
-    text = _read_text(path)
+    text = read_text(path)
     lines = csv.reader(io.StringIO(text), delimiter=separator(path, first_line(text.splitlines())))
     try:
         values = [line[-1] if line else "" for line in lines]
@@ -96,7 +96,7 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
         found = [(int(i), int(j)) for i, j in pairs]
     else:
         found = []
-        for number, line in enumerate(_read_text(path).splitlines()):
+        for number, line in enumerate(read_text(path).splitlines()):
             parts = line.replace(",", " ").replace(";", " ").split()
             if not parts:
                 continue
@@ -111,10 +111,3 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
         if not (0 <= i < n_rows and 0 <= j < n_rows):
             raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")
     return found
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
