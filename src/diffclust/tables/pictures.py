@@ -69,10 +69,9 @@ def labels_by_name(path: Path, names: Sequence[str], source: str) -> NDArray[Any
     for number, cells in enumerate(lines):
         if not any(cell.strip() for cell in cells):
             continue
+        where, name = f"{path}, line {number + 1}", cells[0].strip()
         if len(cells) < 2:
-            raise ValueError(
-                f"{path}, line {number + 1}: expected a file name and a label, got {shortened(cells[0])!r}."
-            )
+            raise ValueError(f"{where}: expected a file name and a label, got {shortened(name)!r}.")
         row = row_of.get(name)
         if row is not None:
             found[row] = cells[-1].strip()
