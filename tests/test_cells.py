@@ -54,7 +54,7 @@ def same(a, b):
     return (a != b).nnz == 0 if sparse.issparse(a) else np.array_equal(a, b)
 
 
-# --------------------------------------------------------------------------------------------------------------- in place
+# ------------------------------------------------------------------------------------------------------------- in place
 
 
 def test_a_fit_is_written_as_scverse_packages_do_and_all_else_stays(tmp_path):
@@ -93,11 +93,11 @@ def test_another_word_for_unknown_and_missing_values():
     cells.obs["cell_type"] = values
     model = dc.cells.fit(cells, "cell_type", unlabeled_category="to do", **QUICK)
     assert model.classes_.tolist() == ["B cell", "T cell"]
-    with pytest.raises(ValueError, match="no column 'type' in obs. It has cell_type, batch"):
+    with pytest.raises(ValueError, match=r"no column 'type' in obs\. It has cell_type, batch"):
         dc.cells.fit(cells, "type")
 
 
-# --------------------------------------------------------------------------------------------------- what stands for cells
+# ------------------------------------------------------------------------------------------------ what stands for cells
 
 
 def test_counts_are_log_normalised_sparse_as_dense():
@@ -148,7 +148,7 @@ def test_new_cells_are_represented_as_the_first_ones_were():
     np.testing.assert_allclose(again.features, table.features[[7, 3]], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"must have the genes of the run: it lacks gene0, gene1, gene2"):
         read_table(few[:, :10], at_least=1, encoding=table.encoding)
-    with pytest.raises(ValueError, match="is an .h5ad file, but the run was made from another form of data, columns"):
+    with pytest.raises(ValueError, match=r"is an \.h5ad file, but the run was made from another form of data, columns"):
         read_table(few, at_least=1, encoding={"kind": "columns"})
 
 

@@ -33,7 +33,7 @@ def as_json(encoding):
     return json.loads(json.dumps(encoding))
 
 
-# ---------------------------------------------------------------------------------------------------- kinds of columns
+# ----------------------------------------------------------------------------------------------------- kinds of columns
 
 
 def test_a_category_becomes_a_zero_or_one_for_each_value():
@@ -164,14 +164,14 @@ def test_an_id_column_can_be_named(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     table = read_table(tmp_path / "t.csv", id_column="code")
     assert table.row_names == frame["code"].tolist()  # zeros in front are kept
-    with pytest.raises(ValueError, match="has no column 'cod'. It has width, height, code, id"):
+    with pytest.raises(ValueError, match=r"has no column 'cod'\. It has width, height, code, id"):
         read_table(frame, id_column="cod")
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="id_column='code' is for a table with columns, but .* is an array"):
+    with pytest.raises(ValueError, match=r"id_column='code' is for a table with columns, but .* is an array"):
         read_table(tmp_path / "x.npy", id_column="code")
 
 
-# --------------------------------------------------------------------------------------------------- frames and files
+# ----------------------------------------------------------------------------------------------------- frames and files
 
 
 def messy_frame():
@@ -227,7 +227,7 @@ def test_sparse_arrays_are_read(tmp_path):
         read_table(tmp_path / "large.npz")
 
 
-# ------------------------------------------------------------------------------------------------------------ new rows
+# ------------------------------------------------------------------------------------------------------------- new rows
 
 
 def test_new_rows_are_treated_as_the_first_ones_were():
