@@ -14,8 +14,8 @@ N = 12
 
 def make_frame(**more):
     """Two numbers, so that there are features whatever else is in the frame."""
-    rng = np.random.default_rng(0)
-    return pd.DataFrame({"width": rng.normal(size=N), "height": rng.normal(size=N), **more})
+    width, height = np.random.default_rng(0).normal(size=(2, N)).round(2)  # few digits: pandas 2 reads others inexactly
+    return pd.DataFrame({"width": width, "height": height, **more})
 
 
 def features_of(name, values, **options):
