@@ -115,7 +115,9 @@ def test_framework_without_a_solver_is_named(monkeypatch):
 ORDER = """
     __main__
     cli
-    runs embedding metric_learning
+    runs
+    cells
+    embedding metric_learning
     report cluster bench
     training partition
     evidence confidence cuts

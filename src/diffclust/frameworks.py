@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import numpy as np
+
+MOST_DENSE_BYTES = 2 * 10**9  # up to which sparse rows are made dense
 
 
 def framework_of(array: Any) -> str:
@@ -41,6 +44,19 @@ def refuse_masked(name: str, array: Any) -> None:
             f"{name} has masked entries, the first at {where}. Fill them with .filled(value), e.g. -np.inf where a "
             "similarity has no edge, or leave those points out."
         )
+
+
+def to_dense(X: Any) -> Any:
+    """Sparse rows as an array, if it is not too large."""
+    if not hasattr(X, "toarray"):
+        return X
+    size = math.prod(X.shape) * X.dtype.itemsize
+    if size > MOST_DENSE_BYTES:
+        raise ValueError(
+            f"X is sparse, and as a dense array it would need {size / 1e9:.1f} GB, more than "
+            f"{MOST_DENSE_BYTES / 1e9:.1f}. Reduce its columns first, e.g. by sklearn.decomposition.TruncatedSVD."
+        )
+    return X.toarray()
 
 
 def fill_unknown(labels: Any, unknown: Any) -> Any:
