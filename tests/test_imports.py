@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import diffclust
 
 ROOT = Path(__file__).resolve().parent.parent
-FOR_USERS = ("torch", "jax", "fit", "neighbors", "metric-learning")  # extras
+FOR_USERS = ("torch", "jax", "fit", "cells", "neighbors", "metric-learning")  # extras
 NOT_IMPORTED = ("torch", "lightning", "jax", "numba", "scipy", "sklearn")
 # The modules of the package that need an optional framework are left to their own tests.
 MODULES = ["diffclust", *(m.name for m in pkgutil.walk_packages(diffclust.__path__, "diffclust."))]
@@ -172,6 +172,7 @@ def test_a_call_does_not_come_back_to_a_file_that_it_has_left():
 # Name of a package where it is not that of the module, and those that come with another one.
 PACKAGES = {"PIL": "pillow", "pytorch_metric_learning": "pytorch-metric-learning", "sklearn": "scikit-learn"}
 COME_ALONG = {"threadpoolctl": "scikit-learn", "triton": "torch"}
+USED_IF_INSTALLED = {"scanpy"}
 USED_BY_OTHERS = {"pyarrow", "tensorboard", "faiss-cpu"}  # by pandas, by Lightning, and by name
 
 
@@ -188,6 +189,6 @@ def test_the_extras_are_what_the_package_imports():
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 imported.add(node.module.split(".")[0])
-    imported -= sys.stdlib_module_names | {"diffclust", "experiments"}
+    imported -= sys.stdlib_module_names | USED_IF_INSTALLED | {"diffclust", "experiments"}
     assert {COME_ALONG.get(name, PACKAGES.get(name, name)) for name in imported} | USED_BY_OTHERS == declared
     assert {Requirement(line).name for line in extras["fit"]} >= {"lightning", "rich", "tqdm", "typer"}
