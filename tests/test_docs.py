@@ -13,7 +13,7 @@ import pytest
 import diffclust as dc
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # ----------------------------------------------------------------------------------------------------------------
 # docs/api.md

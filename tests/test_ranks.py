@@ -179,7 +179,8 @@ def test_settings_of_ranks():
 
 
 ARGUMENTS = ("fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "40", "--batch-size", "25", "-q",
-             "--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--out")  # fmt: skip
+             "--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--cut", "forest",
+             "--out")  # fmt: skip
 
 
 def run(folder, out, *more, torchrun=(), kill_at=0):

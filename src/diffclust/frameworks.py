@@ -60,7 +60,7 @@ def device_of(array: Any) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether this is an integer, of Python, NumPy or a size that torch traces; True and False are none."""
+    """Whether this is an integer of Python or NumPy, or a size that torch traces. True and False are not."""
     return (isinstance(value, (int, np.integer)) and not isinstance(value, bool)) or is_symbolic(value)
 
 

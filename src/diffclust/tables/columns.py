@@ -208,7 +208,7 @@ def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | Non
 
 
 def _kind(series: Any) -> str:
-    """ "number", "date", "vector" or "text". Text that holds numbers is "number", as far as half of it does."""
+    """One of "number", "date", "vector", "text". Text of which half or more holds numbers is "number"."""
     if series.dtype.kind in "biuf":
         return "number"
     if series.dtype.kind in "mM":
