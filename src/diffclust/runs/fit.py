@@ -29,7 +29,7 @@ from diffclust.tables import Table
 def fit_run(
     table: Table,
     config: training.TrainingConfig,
-    folder: Path,
+    folder: str | Path,
     *,
     must_link: Iterable[tuple[int, int]] = (),
     cannot_link: Iterable[tuple[int, int]] = (),
@@ -70,7 +70,7 @@ def fit_run(
         ValueError: an argument is wrong, which is found before anything is written; or the trained embedding does not
             fall into ``n_clusters`` clusters of ``min_cluster_size`` rows.
     """
-    started = time.perf_counter()
+    started, folder = time.perf_counter(), Path(folder)
     knowledge = Knowledge.join(table.labels, must_link, cannot_link)
     knowledge, scored = _choose_scored(knowledge, truth, holdout, config.seed)
     if knowledge.is_empty:
