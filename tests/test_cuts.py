@@ -71,9 +71,9 @@ def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
 def test_a_mixture_finds_what_k_means_cannot():
     """A wide class around a narrow one: each row is nearer to the middle of the other half."""
     rng = np.random.default_rng(0)
-    truth = np.repeat([0, 1], 300)
-    x = rng.normal(size=(600, 2)) * np.where(truth == 0, 0.2, 4.0)[:, None] + np.where(truth == 0, 3.0, 0.0)[:, None]
-    known = Knowledge.join(np.where(np.arange(600) % 60 == 0, truth, -1))
+    truth = np.repeat([0, 1], 2000)
+    x = rng.normal(size=(4000, 2)) * np.where(truth == 0, 0.2, 4.0)[:, None] + np.where(truth == 0, 3.0, 0.0)[:, None]
+    known = Knowledge.join(np.where(np.arange(4000) % 60 == 0, truth, -1))
     wide, narrow = (
         dc.metrics.clustering_scores(truth, cut(x, known, 2))["ari"] for cut in (cuts.gaussian, cuts.kmeans)
     )
