@@ -780,7 +780,8 @@ def test_checkpoint_holds_all_that_loading_needs(tmp_path):
     x, _, known = make_data()
     module = fit(make_config(n_steps=3), x, known, folder=tmp_path, progress=False)
     loaded = load(tmp_path / "last.ckpt")
-    assert loaded.config == dataclasses.replace(make_config(n_steps=3).resolve(x.shape[1:]), validate_every=3)
+    decided = make_config(n_steps=3).resolve(x.shape[1:], dc.Knowledge.join(known))
+    assert loaded.config == dataclasses.replace(decided, validate_every=3)
     assert loaded.input_shape == (5,)
     assert_same_weights(module, loaded)
     assert not loaded.training
