@@ -67,11 +67,9 @@ def as_problem(
 
     The groups of :class:`Knowledge` are labels here.
     """
-    knowledge = y if isinstance(y, Knowledge) else None
-    rows, labels = as_set(x, y if knowledge is None else knowledge.group)
-    if knowledge is None and config.n_clusters is None:
-        knowledge = Knowledge.join(labels.numpy())
-    apart = None if knowledge is None or knowledge.all_apart else knowledge.apart
+    rows, labels = as_set(x, y.group if isinstance(y, Knowledge) else y)
+    knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
+    apart = None if knowledge.all_apart else knowledge.apart
     return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
 
 
