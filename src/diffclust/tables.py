@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.answers import parse_answers
+
 FORMATS = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 # Texts that stand for an unknown label, in lower case.
 UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
@@ -32,6 +34,7 @@ class Table:
         class_names: the name of each class number.
         source: where the rows come from, for messages.
         columns: the names of the features, where they have any.
+        row_names: the id of each row, where there are ids.
     """
 
     features: NDArray[Any]
@@ -39,6 +42,7 @@ class Table:
     class_names: list[str]
     source: str
     columns: list[str] | None = None
+    row_names: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -331,7 +335,8 @@ def _check_features(features: NDArray[Any], path: Path, at_least: int) -> NDArra
 def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
     """One label for each row, from an array or a text file. Of a table the last column is read.
 
-    A text file with one line more than there are rows starts with a header, or ends with a blank line.
+    A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -349,6 +354,9 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
     text = _read_text(path)
+    answers = parse_answers(text, str(path), n_rows)
+    if answers is not None:
+        return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
     lines = csv.reader(io.StringIO(text), delimiter=_separator(path, _first_line(text.splitlines())))
     try:
         values = [line[-1] if line else "" for line in lines]
@@ -395,8 +403,11 @@ def _order(name: str) -> tuple[bool, float, str]:
         return True, 0.0, name
 
 
-def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
-    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped."""
+def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[int, int]]:
+    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
+
+    Of answers to pairs, as ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
+    """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if _ending(path) == ".npy":
@@ -404,6 +415,8 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
             raise ValueError(f"{path} must be integers of shape (m, 2), got {pairs.dtype} {pairs.shape}.")
         found = [(int(i), int(j)) for i, j in pairs]
+    elif answers := parse_answers(_read_text(path), str(path), n_rows):
+        found = list(getattr(answers, kind))
     else:
         found = []
         for number, line in enumerate(_read_text(path).splitlines()):

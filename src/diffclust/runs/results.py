@@ -16,9 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from diffclust import training
+from diffclust.continuation import match_rows
 from diffclust.files import csv_text, write_atomically
 from diffclust.forest import Hierarchy
-from diffclust.runs.folder import SETTINGS, check_files, damaged, read_json
+from diffclust.knowledge import Knowledge
+from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
 
 MEASURED_ROWS = 5000  # the usual distance between neighbours is measured on at most this many rows
@@ -40,6 +42,7 @@ class Run:
             another number of clusters.
         metrics: the content of ``metrics.json``.
         settings: the content of ``settings.json``.
+        known: what the run was told; None in runs of older versions.
     """
 
     folder: Path
@@ -52,6 +55,19 @@ class Run:
     hierarchy: Hierarchy
     metrics: dict[str, Any]
     settings: dict[str, Any]
+    known: Known | None = None
+
+    def knowledge(self) -> Knowledge:
+        """The labels, as positions in ``settings["class_names"]``, and the pairs that the run was trained on.
+
+        Raises:
+            ValueError: the run is of an older version, which did not note them.
+        """
+        if self.known is None:
+            raise ValueError(
+                f"{self.folder} is of an older version, which did not write {KNOWN}. Fit again with resume=True."
+            )
+        return Knowledge.join(self.known.labels, self.known.must_link, self.known.cannot_link)
 
     def cluster(self, x: Any) -> NDArray[np.int64]:
         """The clusters of new rows: each joins the row whose embedding is nearest."""
@@ -80,6 +96,31 @@ class Run:
         return 2 * float(np.quantile(NearestNeighbors(n_neighbors=2).fit(rows).kneighbors(some)[0][:, 1], 0.99))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Known:
+    """What a run was told, in the file ``known.npz``.
+
+    Attributes:
+        labels: (n,) class of each row that it was trained on, -1 where unknown.
+        held_out: (n,) the same of rows that were kept for scoring.
+        must_link, cannot_link: (m, 2) pairs of row numbers.
+        row_keys: (n,) a hash of the features of each row.
+        id_keys: (n,) a hash of its id; (0,) where rows have none.
+    """
+
+    labels: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+    must_link: NDArray[np.int64]
+    cannot_link: NDArray[np.int64]
+    row_keys: NDArray[np.uint64]
+    id_keys: NDArray[np.uint64]
+
+    def matches(self, other: Known) -> NDArray[np.int64]:
+        """(n,) the row of another run that each row is, -1 where none: by id where both have ids, else by features."""
+        by_id = len(self.id_keys) and len(other.id_keys)
+        return match_rows(self.id_keys, other.id_keys) if by_id else match_rows(self.row_keys, other.row_keys)
+
+
 class Placed(NamedTuple):
     """Where :meth:`Run.place` puts new rows."""
 
@@ -100,6 +141,7 @@ def save_run(run: Run, labels: Iterable[str]) -> None:
     write_atomically(run.folder / "embeddings.npy", lambda file: np.save(file, run.embeddings))
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
+    write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **dataclasses.asdict(run.known)))
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
 
 
@@ -147,7 +189,8 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     clusters, confidence, novelty = _read_clusters(folder / "clusters.csv", n_rows, len(names))
     embeddings = _read_embeddings(folder / "embeddings.npy", n_rows, module)
     hierarchy = _read_hierarchy(folder / "hierarchy.npz", n_rows)
-    return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings)
+    known = _read_known(folder / KNOWN, n_rows) if (folder / KNOWN).exists() else None
+    return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings, known)
 
 
 # What NumPy and csv raise for a file that is not of the expected form.
@@ -180,6 +223,17 @@ def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> 
     if width != expected:
         raise damaged(path, f"it has {width} columns, the network of {training.LAST} gives {expected}")
     return embeddings
+
+
+def _read_known(path: Path, n_rows: int) -> Known:
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            known = Known(**{field.name: saved[field.name] for field in dataclasses.fields(Known)})
+    except (*UNREADABLE, AttributeError) as error:
+        raise damaged(path, "it is not what was written") from error
+    for array in (known.labels, known.held_out, known.row_keys):
+        _check_rows(path, len(array), n_rows)
+    return known
 
 
 def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
