@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffclust.files import csv_text, from_spreadsheet
-from diffclust.suggest import PairQuestion, RowQuestion
+from diffclust.suggestions import PairQuestion, RowQuestion
 
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
@@ -84,9 +84,21 @@ def read_answers(path: Path, n_rows: int, row_names: Sequence[str] | None = None
 
 
 def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] | None = None) -> Answers | None:
-    """The same of a text; None where its first line does not have the columns of answers. ``source`` is for messages.
+    r"""The same of a text; None where its first line does not have the columns of answers.
 
-    >>> parse_answers("row,other,answer\\n0,1,same\\n1,2,different\\n0,2,\\n", "a.csv", 3)
+    Args:
+        text: of the file.
+        source: its name, for messages.
+        n_rows: as in :func:`read_answers`.
+        row_names: as in :func:`read_answers`.
+
+    Returns:
+        The answers.
+
+    Raises:
+        ValueError: as in :func:`read_answers`.
+
+    >>> parse_answers("row,other,answer\n0,1,same\n1,2,different\n0,2,\n", "a.csv", 3)
     Answers(labels={}, must_link=[(0, 1)], cannot_link=[(1, 2)])
     """
     lines = text.splitlines()

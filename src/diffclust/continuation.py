@@ -1,13 +1,13 @@
 """Names that stay: which cluster of an earlier fit each cluster continues.
 
-Rows of both fits are matched first (:func:`match_rows`): by their ids, else by equal features. Clusters are then matched
-so that as many common rows as possible keep their cluster.
+Rows of both fits are matched first (:func:`match_rows`): by their ids, else by equal features. Clusters are then
+matched so that as many common rows as possible keep their cluster.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,40 +110,33 @@ def continue_colours(continues: Ints, old_colours: Sequence[int]) -> list[int]:
     return [int(old_colours[old]) if old >= 0 else next(free) for old in continues]
 
 
-def row_keys(rows: Iterable[Any]) -> NDArray[np.uint64]:
-    """(n,) a number for each row, the same for equal rows.
-
-    Args:
-        rows: arrays of numbers, or ids.
-
-    Returns:
-        The first 64 bits of a hash.
-    """
-    contents = (np.ascontiguousarray(row).tobytes() if isinstance(row, np.ndarray) else str(row).encode() for row in rows)
-    digests = (hashlib.blake2b(content, digest_size=8).digest() for content in contents)
+def row_keys(features: NDArray[Any]) -> NDArray[np.uint64]:
+    """(n,) the first 64 bits of a hash of each row (n, ...): the same for equal rows."""
+    rows = np.ascontiguousarray(features).reshape(len(features), -1)
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def match_rows(keys: NDArray[np.uint64], old_keys: NDArray[np.uint64]) -> Ints:
+def match_rows(keys: NDArray[Any], old_keys: NDArray[Any]) -> Ints:
     """The old row that each row is; of equal rows the first is the first, and so on.
 
     Args:
-        keys: (n,) of the rows.
-        old_keys: (m,) of the old rows.
+        keys: (n,) hashes or ids of the rows.
+        old_keys: (m,) the same of the old rows.
 
     Returns:
         (n,) numbers of old rows, -1 where there is none.
 
-    >>> match_rows(np.array([7, 5, 5, 9], np.uint64), np.array([5, 7], np.uint64)).tolist()
+    >>> match_rows(np.array([7, 5, 5, 9]), np.array([5, 7])).tolist()
     [1, 0, -1, -1]
     """
     places = {key: position for position, key in enumerate(_with_repeats(old_keys))}
     return np.array([places.get(key, -1) for key in _with_repeats(keys)], np.int64)
 
 
-def _with_repeats(keys: NDArray[np.uint64]) -> list[tuple[int, int]]:
+def _with_repeats(keys: NDArray[Any]) -> list[tuple[Any, int]]:
     """Each key, and how often it has occurred before."""
-    seen: dict[int, int] = {}
+    seen: dict[Any, int] = {}
     found = []
     for key in keys.tolist():
         seen[key] = seen.get(key, -1) + 1

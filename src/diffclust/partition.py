@@ -119,7 +119,7 @@ class Partition:
                 :func:`diffclust.continuation.continue_clusters`, which also says what was split and merged.
 
         Returns:
-            The partition. Its clusters are numbered from 0 still, so the numbers of clusters that are gone go to others.
+            The partition. Its clusters are still numbered from 0, so numbers of clusters that are gone go to others.
 
         Example:
             >>> found = partition(np.array([[0.0], [0.1], [5.0], [5.1]]), None, 2)

@@ -69,6 +69,11 @@ class Run:
             )
         return Knowledge.join(self.known.labels, self.known.must_link, self.known.cannot_link)
 
+    @property
+    def row_names(self) -> list[str] | None:
+        """The id of each row, where there are ids."""
+        return self.known.ids.tolist() if self.known is not None and len(self.known.ids) else None
+
     def cluster(self, x: Any) -> NDArray[np.int64]:
         """The clusters of new rows: each joins the row whose embedding is nearest."""
         return self.clusters[self._nearest(training.embed(self.module, x))]
@@ -105,7 +110,7 @@ class Known:
         held_out: (n,) the same of rows that were kept for scoring.
         must_link, cannot_link: (m, 2) pairs of row numbers.
         row_keys: (n,) a hash of the features of each row.
-        id_keys: (n,) a hash of its id; (0,) where rows have none.
+        ids: (n,) texts; (0,) where rows have none.
     """
 
     labels: NDArray[np.int64]
@@ -113,12 +118,13 @@ class Known:
     must_link: NDArray[np.int64]
     cannot_link: NDArray[np.int64]
     row_keys: NDArray[np.uint64]
-    id_keys: NDArray[np.uint64]
+    ids: NDArray[np.str_]
 
     def matches(self, other: Known) -> NDArray[np.int64]:
         """(n,) the row of another run that each row is, -1 where none: by id where both have ids, else by features."""
-        by_id = len(self.id_keys) and len(other.id_keys)
-        return match_rows(self.id_keys, other.id_keys) if by_id else match_rows(self.row_keys, other.row_keys)
+        if len(self.ids) and len(other.ids):
+            return match_rows(self.ids, other.ids)
+        return match_rows(self.row_keys, other.row_keys)
 
 
 class Placed(NamedTuple):
@@ -141,7 +147,8 @@ def save_run(run: Run, labels: Iterable[str]) -> None:
     write_atomically(run.folder / "embeddings.npy", lambda file: np.save(file, run.embeddings))
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
-    write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **dataclasses.asdict(run.known)))
+    known = {} if run.known is None else dataclasses.asdict(run.known)
+    write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **known))
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
 
 

@@ -13,6 +13,7 @@ from diffclust import training
 from diffclust.backbones import BACKBONES
 from diffclust.evidence import matched_clusters
 from diffclust.partition import Partition
+from diffclust.runs.again import Named
 from diffclust.runs.results import Run
 from diffclust.tables import Table
 
@@ -23,19 +24,21 @@ SWALLOWS = 3  # a cluster with so many times the share of its class among the la
 def make_metrics(
     table: Table,
     module: training.ForestModule,
-    found: Partition,
+    named: Named,
     confidence: NDArray[np.float64],
     scored: NDArray[np.int64],
     scores: list[dict[str, Any]],
     training_seconds: float,
 ) -> dict[str, Any]:
     """The content of ``metrics.json``. ``scored`` are the classes to score by, -1 for rows that are not scored."""
+    found = named.partition
     evidence, warnings = found.evidence, _warnings(found, table.class_names)
     return {
         "headline": _headline(found, scored, scores),
         "n_rows": len(table),
         "n_clusters": found.n_clusters,
-        "cluster_names": found.names(table.class_names),
+        "cluster_names": named.names,
+        "cluster_colours": named.colours,
         "min_cluster_size": found.min_cluster_size,
         "scores": scores,
         "scored_rows": int((scored >= 0).sum()),
@@ -52,7 +55,7 @@ def make_metrics(
         "scored_classes": sorted({table.class_names[c] for c in np.unique(scored) if c >= 0}),
         "reliability": reliability(found, confidence, scored),
         "warnings": warnings,
-        "remarks": [*_remarks(module, found), *warnings],
+        "remarks": [*_remarks(module, found), *warnings, *named.sentences],
         "training_seconds": round(training_seconds, 2),
     }
 

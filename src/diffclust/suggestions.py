@@ -25,7 +25,9 @@ from diffclust.threads import small_in_one_thread
 
 MOST_ROWS = 5000  # among which questions are looked for
 UNCOVERED = 0.1  # the uncertainty, at least, of a row with no answer in its neighbourhood
-LEAST_NEIGHBOURS = 1  # rows of a neighbourhood, at least
+COVERAGE = 0.5  # the share of the data that the neighbourhoods of all answers and questions would cover together
+OWN_WORTH = 0.5  # what a row's own uncertainty counts beside the mean of its neighbourhood
+CLASSIFIER_WEIGHT, CLASSIFIER_ROUNDS = 0.5, 500  # its weight in a row's uncertainty, and its steps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -140,27 +142,50 @@ def _chosen(state: _State, n: int) -> list[tuple[int, str]]:
     rows = _some_rows(state)
     clusters, closed = state.clusters[rows], state.closed[rows]
     answered = state.knowledge.group[rows] >= 0
-    n_answers = int((state.knowledge.group >= 0).sum())
-    size = int(np.clip(len(state.clusters) / (n_answers + n), LEAST_NEIGHBOURS, None))
-    size = max(1, min(size * len(rows) // len(state.clusters), len(rows)))
-    near = _nearest(state.points[np.ix_(rows, rows)] if state.metric == "precomputed" else state.points[rows], size,
-                    state.metric)
+    near = _neighbourhoods(state, rows, n)
     uncovered = np.ones(len(rows), bool)
     uncovered[near[answered].ravel()] = False
-    uncertain = 1 - state.confidence[rows] + UNCOVERED * uncovered + state.is_new[clusters]
-    uncertain[closed] = 0
+    uncertain = (_uncertainty(state)[rows] + UNCOVERED * uncovered) * ~closed
+    is_new = state.is_new
+    rivals = _rivals(state)
     questions = []
-    told = ~state.is_new
     for _ in range(min(n, int((~closed).sum()))):
-        gain = np.where(closed, -1, uncertain[near].mean(1))
-        best = int(gain.argmax())
-        row = int(rows[best])
-        questions.append((row, _reason(state, row, bool(told[clusters[best]]))))
-        told[clusters[best]] = True
+        new = is_new[clusters]
+        worth = np.where(new & ~closed, 1.0, uncertain)[near].mean(1) + OWN_WORTH * np.where(new, 1.0, uncertain)
+        best = int(np.where(closed, -1, worth).argmax())
+        row, cluster = int(rows[best]), int(clusters[best])
+        questions.append((row, _reason(state, row, bool(is_new[cluster]), int(rivals[row]))))
+        is_new[cluster] = False
         closed[best] = True
         uncertain[near[best]] = 0
-        uncertain[best] = 0
     return questions
+
+
+def _uncertainty(state: _State) -> Floats:
+    """(n,) from 0 to 1: by the probability of a row's cluster and by a classifier of the answers so far."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    uncertain = 1 - state.confidence
+    known = state.knowledge.labels >= 0
+    labels = state.knowledge.labels[known]
+    if state.metric == "precomputed" or len(np.unique(labels)) < 2:
+        return uncertain
+    points = StandardScaler().fit_transform(np.asarray(state.points, np.float64))
+    model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points[known], labels)
+    chances = np.sort(model.predict_proba(points), axis=1)
+    return (1 - CLASSIFIER_WEIGHT) * uncertain + CLASSIFIER_WEIGHT * (1 - chances[:, -1] + chances[:, -2])
+
+
+def _neighbourhoods(state: _State, rows: Ints, n: int) -> Ints:
+    """(rows, size) positions of the nearest ones of some rows, each among its own."""
+    from sklearn.neighbors import NearestNeighbors
+
+    answers = int((state.knowledge.group >= 0).sum()) + n
+    size = max(1, min(int(COVERAGE * len(rows) / answers), len(rows)))
+    metric = "euclidean" if state.metric == "sqeuclidean" else state.metric
+    points = state.points[np.ix_(rows, rows)] if metric == "precomputed" else state.points[rows]
+    return np.asarray(NearestNeighbors(n_neighbors=size, metric=metric).fit(points).kneighbors(points)[1])
 
 
 def _some_rows(state: _State) -> Ints:
@@ -173,21 +198,12 @@ def _some_rows(state: _State) -> Ints:
     return np.sort(np.argsort(chance, kind="stable")[:MOST_ROWS])
 
 
-def _nearest(points: NDArray[Any], size: int, metric: str) -> Ints:
-    """(n, size) the nearest rows of each row, itself among them."""
-    from sklearn.neighbors import NearestNeighbors
-
-    model = NearestNeighbors(n_neighbors=size, metric=metric.replace("sqe", "e"))
-    return np.asarray(model.fit(points).kneighbors(points, return_distance=False))
-
-
-def _reason(state: _State, row: int, is_told: bool) -> str:
+def _reason(state: _State, row: int, is_new: bool, rival: int) -> str:
     """Why a row is asked about, for a person."""
     number = int(state.clusters[row])
     name = state.names[number]
-    if not is_told:
+    if is_new:
         return f"nothing is known about cluster {name} ({int((state.clusters == number).sum())} rows)"
-    rival = _rivals(state)[row]
     if rival >= 0:
         return f"between {name} and {state.names[rival]}"
     return f"no answer near it in cluster {name}"
@@ -205,9 +221,12 @@ def _rivals(state: _State) -> Ints:
 
 
 def _ask_pairs(state: _State, n: int) -> list[PairQuestion]:
-    """Each row that would be asked about, beside a typical row of its cluster, or of the nearest one.
+    """Each row that would be asked about, beside a typical row of its cluster.
 
-    A typical row of the nearest other cluster stands beside the typical row itself, and where the answer is known.
+    Where it is that row itself, or the answer is known, a typical row of the nearest other cluster stands beside it.
+
+    Returns:
+        The questions.
     """
     typical = _typical_rows(state)
     nearest = _nearest_clusters(state, typical)
