@@ -14,6 +14,7 @@ from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.runs.results import Known, Run
 from diffclust.tables import Table
+from diffclust.tables.known import label_text
 
 Pairs = list[tuple[int, int]]
 
@@ -60,7 +61,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
         must_link += _still_there(run.known.must_link, matches)
         cannot_link += _still_there(run.known.cannot_link, matches)
     for row, name in answers.labels.items():
-        names[row], held_out[row] = name, False
+        names[row], held_out[row] = label_text(name), False
     classes = [*table.class_names, *sorted(set(names) - {"", *table.class_names})]
     number = {name: position for position, name in enumerate(classes)} | {"": -1}
     labels = np.array([number[name] for name in names], np.int64)

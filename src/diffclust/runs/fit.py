@@ -20,6 +20,7 @@ from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition, check_n_clusters, partition
 from diffclust.runs.again import known_of, name_clusters
 from diffclust.runs.baselines import score_methods
+from diffclust.runs.describe import describe_clusters
 from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, write_manifest
 from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
@@ -102,9 +103,13 @@ def fit_run(
         "source": table.source,
         "class_names": table.class_names,
         "columns": table.columns,
+        "encoding": table.encoding,
     }
     if resume and (folder / SETTINGS).exists():
         check_same_run(folder, settings)  # before training makes the backbone, which imports it
+    if training.is_first_rank():
+        for sentence in table.sentences:
+            say(sentence)
     with contextlib.ExitStack() as lock:
 
         def make_folder() -> None:
@@ -171,10 +176,12 @@ def fit_run(
             settings,
             known,
         )
-        save_run(run, [table.class_names[label] if label >= 0 else "" for label in knowledge.labels])
+        described = describe_clusters(table, run.clusters, run.names, embeddings)
+        labels = [table.class_names[label] if label >= 0 else "" for label in knowledge.labels]
+        save_run(run, labels, table.row_names, described)
         if report:
             say("Drawing the report ...")
-            write_run_report(run, table, found, truth, title, time.perf_counter() - started)
+            write_run_report(run, table, found, truth, described, title, time.perf_counter() - started)
         write_manifest(folder)
         return run
 
