@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffclust.files import csv_text, from_spreadsheet
+from diffclust.mistakes import Suspect, SuspectPair
 from diffclust.suggestions import PairQuestion, RowQuestion
 
+Question = RowQuestion | PairQuestion | Suspect | SuspectPair
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
 UNSURE = ("", "unsure", "?")  # no answer
@@ -35,11 +37,11 @@ class Answers:
     cannot_link: Sequence[tuple[int, int]] = ()
 
 
-def questions_csv(questions: Iterable[RowQuestion | PairQuestion], row_names: Sequence[str] | None = None) -> str:
+def questions_csv(questions: Iterable[Question], row_names: Sequence[str] | None = None) -> str:
     """The text of a .csv file with an empty column to fill in: ``label`` of rows, ``answer`` of pairs.
 
     Args:
-        questions: of :func:`diffclust.suggest`, all rows or all pairs.
+        questions: of :func:`diffclust.suggest`, or suspects of :mod:`diffclust.mistakes`; all rows or all pairs.
         row_names: ids of all rows, for the column ``id``.
 
     Returns:
@@ -56,7 +58,7 @@ def questions_csv(questions: Iterable[RowQuestion | PairQuestion], row_names: Se
             record[name] = f"{value:.4f}" if isinstance(value, float) else value
             if row_names is not None and name in ROW_COLUMNS:
                 record[ROW_COLUMNS[name]] = row_names[value]
-        records.append(record | {"label" if isinstance(question, RowQuestion) else "answer": ""})
+        records.append(record | {"answer" if "other" in record else "label": ""})
     return csv_text(list(records[0]), [record.values() for record in records]) if records else "row,label\n"
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.confidence import neighbour_shares
+from diffclust.cuts import CLASSIFIER_ROUNDS
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.threads import small_in_one_thread
@@ -26,8 +27,8 @@ from diffclust.threads import small_in_one_thread
 MOST_ROWS = 5000  # among which questions are looked for
 UNCOVERED = 0.1  # the uncertainty, at least, of a row with no answer in its neighbourhood
 COVERAGE = 0.5  # the share of the data that the neighbourhoods of all answers and questions would cover together
-OWN_WORTH = 0.5  # what a row's own uncertainty counts beside the mean of its neighbourhood
-CLASSIFIER_WEIGHT, CLASSIFIER_ROUNDS = 0.5, 500  # its weight in a row's uncertainty, and its steps
+DENSITY_NEIGHBOURS = 5  # by which the density of a row's surroundings is measured, at least
+CLASSIFIER_WEIGHT = 0.5  # in a row's uncertainty
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -142,7 +143,7 @@ def _chosen(state: _State, n: int) -> list[tuple[int, str]]:
     rows = _some_rows(state)
     clusters, closed = state.clusters[rows], state.closed[rows]
     answered = state.knowledge.group[rows] >= 0
-    near = _neighbourhoods(state, rows, n)
+    near, central = _neighbourhoods(state, rows, n)
     uncovered = np.ones(len(rows), bool)
     uncovered[near[answered].ravel()] = False
     uncertain = (_uncertainty(state)[rows] + UNCOVERED * uncovered) * ~closed
@@ -150,8 +151,7 @@ def _chosen(state: _State, n: int) -> list[tuple[int, str]]:
     rivals = _rivals(state)
     questions = []
     for _ in range(min(n, int((~closed).sum()))):
-        new = is_new[clusters]
-        worth = np.where(new & ~closed, 1.0, uncertain)[near].mean(1) + OWN_WORTH * np.where(new, 1.0, uncertain)
+        worth = np.where(is_new[clusters] & ~closed, 1.0, uncertain)[near].mean(1) + 1e-3 * central
         best = int(np.where(closed, -1, worth).argmax())
         row, cluster = int(rows[best]), int(clusters[best])
         questions.append((row, _reason(state, row, bool(is_new[cluster]), int(rivals[row]))))
@@ -177,15 +177,22 @@ def _uncertainty(state: _State) -> Floats:
     return (1 - CLASSIFIER_WEIGHT) * uncertain + CLASSIFIER_WEIGHT * (1 - chances[:, -1] + chances[:, -2])
 
 
-def _neighbourhoods(state: _State, rows: Ints, n: int) -> Ints:
-    """(rows, size) positions of the nearest ones of some rows, each among its own."""
+def _neighbourhoods(state: _State, rows: Ints, n: int) -> tuple[Ints, Floats]:
+    """The neighbourhoods of some rows, and how central these are there.
+
+    Returns:
+        (rows, size) positions of the nearest rows, each among its own; (rows,) from 0 to 1: one where rows are densest.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     answers = int((state.knowledge.group >= 0).sum()) + n
     size = max(1, min(int(COVERAGE * len(rows) / answers), len(rows)))
     metric = "euclidean" if state.metric == "sqeuclidean" else state.metric
     points = state.points[np.ix_(rows, rows)] if metric == "precomputed" else state.points[rows]
-    return np.asarray(NearestNeighbors(n_neighbors=size, metric=metric).fit(points).kneighbors(points)[1])
+    model = NearestNeighbors(n_neighbors=min(max(size, DENSITY_NEIGHBOURS), len(rows)), metric=metric)
+    distance, near = model.fit(points).kneighbors(points)
+    reach = distance.mean(1)
+    return near[:, :size], 1 - reach / max(reach.max(), np.finfo(np.float64).tiny)
 
 
 def _some_rows(state: _State) -> Ints:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import diffclust
 from diffclust import training
 from diffclust.knowledge import Knowledge
+from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
 from diffclust.partition import Partition, check_n_clusters, partition
 from diffclust.runs.again import known_of, name_clusters
 from diffclust.runs.baselines import score_methods
@@ -139,14 +140,14 @@ def fit_run(
         if not is_first:
             return None
         say("Embedding and clustering all rows ...")
-        embeddings = training.embed(module, table.features)
+        embeddings, rows = training.embed(module, table.features), training.scaled_rows(module, table.features)
         found = _cluster(
             embeddings,
             knowledge,
             n_clusters,
             min_cluster_size=min_cluster_size,
             cut=cut,
-            rows=training.scaled_rows(module, table.features),
+            rows=rows,
             retrain=training.retrainer(cold, table.features),
             seed=config.seed,
         )
@@ -160,7 +161,8 @@ def fit_run(
         probabilities = found.probabilities()
         confidence = probabilities[np.arange(len(table)), found.clusters]
         novelty = probabilities[:, found.classes < 0].sum(1)
-        metrics = make_metrics(table, module, named, confidence, scored, scores, trained - started)
+        suspects = Suspects(suspect_labels(found, table.class_names, rows), suspect_pairs(found, rows))
+        metrics = make_metrics(table, module, named, suspects, confidence, scored, scores, trained - started)
         for sentence in metrics["remarks"]:
             say(sentence)
         run = Run(
@@ -178,10 +180,10 @@ def fit_run(
         )
         described = describe_clusters(table, run.clusters, run.names, embeddings)
         labels = [table.class_names[label] if label >= 0 else "" for label in knowledge.labels]
-        save_run(run, labels, table.row_names, described)
+        save_run(run, labels, table.row_names, described, suspects)
         if report:
             say("Drawing the report ...")
-            write_run_report(run, table, found, truth, described, title, time.perf_counter() - started)
+            write_run_report(run, table, found, truth, described, suspects, title, time.perf_counter() - started)
         write_manifest(folder)
         return run
 

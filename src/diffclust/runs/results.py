@@ -16,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from diffclust import training
+from diffclust.answers import questions_csv
 from diffclust.continuation import match_rows
 from diffclust.files import csv_text, write_atomically
 from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
+from diffclust.mistakes import FILES, Suspects
 from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
 from diffclust.tables import read_table
@@ -157,7 +159,11 @@ class Placed(NamedTuple):
 
 
 def save_run(
-    run: Run, labels: Iterable[str], row_names: Sequence[str] | None = None, described: Iterable[dict[str, Any]] = ()
+    run: Run,
+    labels: Iterable[str],
+    row_names: Sequence[str] | None = None,
+    described: Iterable[dict[str, Any]] = (),
+    suspects: Suspects | None = None,
 ) -> None:
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
@@ -165,6 +171,7 @@ def save_run(
         labels: the label that each row was given, "" where none.
         row_names: the ids of the rows, where they have any.
         described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
+        suspects: labels and pairs that look wrong.
     """
     tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
     table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, row_names=row_names, label=labels)
@@ -172,6 +179,9 @@ def save_run(
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
     write_atomically(run.folder / "clusters.json", json.dumps(list(described), indent=2) + "\n")
+    if suspects is not None:
+        write_atomically(run.folder / FILES["label"], questions_csv(suspects.labels, row_names))
+        write_atomically(run.folder / FILES["pair"], questions_csv(suspects.pairs, row_names))
     known = {} if run.known is None else dataclasses.asdict(run.known)
     write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **known))
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
@@ -221,6 +231,7 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     if not isinstance(n_rows, int) or not isinstance(names, list) or len(names) != metrics.get("n_clusters"):
         raise damaged(folder / "metrics.json", "it lacks the number of rows or the names of the clusters")
     module = training.load(folder / training.LAST, backbone)
+    module.scaling.chosen = metrics.get("scaling", module.scaling.chosen)  # a checkpoint has its numbers only
     clusters, confidence, novelty = _read_clusters(folder / "clusters.csv", n_rows, len(names))
     embeddings = _read_embeddings(folder / "embeddings.npy", n_rows, module)
     hierarchy = _read_hierarchy(folder / "hierarchy.npz", n_rows)
