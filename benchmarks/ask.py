@@ -125,7 +125,7 @@ def cobras_curve(X: np.ndarray, y: np.ndarray, seed: int, target: float) -> Curv
     old_names()
     from cobras_ts.cobras_kmeans import COBRAS_kmeans
 
-    np.random.seed(seed)  # noqa: NPY002: its k-means takes NumPy's global generator
+    np.random.seed(seed)  # noqa: NPY002 (its k-means takes NumPy's global generator)
     querier = types.SimpleNamespace(
         query_points=lambda i, j: y[i] == y[j],
         continue_cluster_process=lambda: True,

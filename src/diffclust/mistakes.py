@@ -6,7 +6,7 @@ likely each class is: one of the embeddings that were trained without some label
 trained on a wrong label is no witness: it has made the row look right.
 
 A must-link looks wrong if the two rows have neighbours in different clusters, a cannot-link if they have neighbours in
-the same one.
+the same one. These are clusters of the input by k-means, which is not told the pairs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.confidence import neighbour_shares
+from diffclust.cuts import kmeans
 from diffclust.evidence import hidden_chances, mean_chances
+from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.threads import small_in_one_thread
 
 N_FOLDS = 3
 FILES = {"label": "suspects.csv", "pair": "suspect_pairs.csv"}  # of a run
-UNLIKELY = 0.1  # the probability below which a pair looks wrong
+FACTOR = 5  # a label looks wrong where another class is so many times as likely
+UNLIKELY = 0.2  # the probability below which a pair looks wrong
 
 Floats = NDArray[np.float64]
 
@@ -67,39 +70,35 @@ class Suspects(NamedTuple):
 def suspect_labels(found: Partition, class_names: list[str], rows: Any = None) -> list[Suspect]:
     """The labels that look wrong, the most doubtful first.
 
-    A label is listed where another class is more likely, and as likely as that class is, on average, for rows that have
-    its label.
+        A label is listed where another class is more than five times as likely.
 
-    Args:
-        found: the clusters, with the labels that they were told.
-        class_names: of the classes.
-        rows: the input (n, d) of which the embedding was made; None takes the points of ``found``.
+        Args:
+            found: the clusters, with the labels that they were told.
+            class_names: of the classes.
+            rows: the input (n, d) of which the embedding was made; None takes the points of ``found``.
 
-    Returns:
-        Suspects; none where labels are too few to judge.
+        Returns:
+            Suspects; none where labels are too few to judge.
 
-    Example:
-        >>> from diffclust import Knowledge
-        >>> from diffclust.partition import partition
-        >>> x = np.repeat([[0.0], [5.0]], 6, axis=0) + np.linspace(0, 1, 12)[:, None]
-        >>> found = partition(x, Knowledge.join([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]), 2)
-        >>> [(each.row, each.instead) for each in suspect_labels(found, ["cat", "dog"])]
-        [(5, 'cat')]
+        Example:
+            >>> from diffclust import Knowledge
+            >>> from diffclust.knowledge import Knowledge
+    from diffclust.partition import partition
+            >>> x = np.repeat([[0.0], [5.0]], 6, axis=0) + np.linspace(0, 1, 12)[:, None]
+            >>> found = partition(x, Knowledge.join([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]), 2)
+            >>> [(each.row, each.instead) for each in suspect_labels(found, ["cat", "dog"])]
+            [(5, 'cat')]
     """
     labels = found.knowledge.labels
     chances = label_chances(found, rows)
     told = np.flatnonzero((labels >= 0) & ~np.isnan(chances).any(1))
     if not len(told):
         return []
-    own = chances[told, labels[told]]
-    usual = np.array(
-        [own[labels[told] == code].mean() if code in labels[told] else np.inf for code in range(chances.shape[1])]
-    )
-    others = np.where((chances[told] >= usual) & (chances[told] > own[:, None]), chances[told], -1)
-    wrong = np.flatnonzero(others.max(1) > 0)
+    own, best = chances[told, labels[told]], chances[told].max(1)
+    wrong = np.flatnonzero(best > FACTOR * own)
     return [
-        _suspect(int(told[i]), class_names[labels[told[i]]], class_names[others[i].argmax()], float(own[i]))
-        for i in wrong[np.argsort(own[wrong], kind="stable")]
+        _suspect(int(told[i]), class_names[labels[told[i]]], class_names[chances[told[i]].argmax()], float(own[i]))
+        for i in wrong[np.argsort((own / best)[wrong], kind="stable")]
     ]
 
 
@@ -142,10 +141,11 @@ def suspect_pairs(found: Partition, rows: Any = None) -> list[SuspectPair]:
         Suspects.
     """
     known = found.knowledge
-    points = found.points if rows is None else np.asarray(rows)
-    if not len(known.must_link) and not len(known.cannot_link):
+    points = found.points if rows is None else np.asarray(rows, np.float64)
+    if not len(known.must_link) + len(known.cannot_link) or (rows is None and found.metric == "precomputed"):
         return []
-    shares = neighbour_shares(points, found.clusters, found.n_clusters, found.metric if rows is None else "euclidean")
+    free = kmeans(points, Knowledge.from_constraints(None, len(points)), found.n_clusters)
+    shares = neighbour_shares(points, free, found.n_clusters)
     suspects = []
     for given, pairs in (("same", known.must_link), ("different", known.cannot_link)):
         same = (shares[pairs[:, 0]] * shares[pairs[:, 1]]).sum(1)
