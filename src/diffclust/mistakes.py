@@ -70,24 +70,22 @@ class Suspects(NamedTuple):
 def suspect_labels(found: Partition, class_names: list[str], rows: Any = None) -> list[Suspect]:
     """The labels that look wrong, the most doubtful first.
 
-        A label is listed where another class is more than five times as likely.
+    A label is listed where another class is more than five times as likely.
 
-        Args:
-            found: the clusters, with the labels that they were told.
-            class_names: of the classes.
-            rows: the input (n, d) of which the embedding was made; None takes the points of ``found``.
+    Args:
+        found: the clusters, with the labels that they were told.
+        class_names: of the classes.
+        rows: the input (n, d) of which the embedding was made; None takes the points of ``found``.
 
-        Returns:
-            Suspects; none where labels are too few to judge.
+    Returns:
+        Suspects; none where labels are too few to judge.
 
-        Example:
-            >>> from diffclust import Knowledge
-            >>> from diffclust.knowledge import Knowledge
-    from diffclust.partition import partition
-            >>> x = np.repeat([[0.0], [5.0]], 6, axis=0) + np.linspace(0, 1, 12)[:, None]
-            >>> found = partition(x, Knowledge.join([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]), 2)
-            >>> [(each.row, each.instead) for each in suspect_labels(found, ["cat", "dog"])]
-            [(5, 'cat')]
+    Example:
+        >>> from diffclust.partition import partition
+        >>> x = np.repeat([[0.0], [5.0]], 6, axis=0) + np.linspace(0, 1, 12)[:, None]
+        >>> found = partition(x, Knowledge.join([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]), 2)
+        >>> [(each.row, each.instead) for each in suspect_labels(found, ["cat", "dog"])]
+        [(5, 'cat')]
     """
     labels = found.knowledge.labels
     chances = label_chances(found, rows)
