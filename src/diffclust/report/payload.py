@@ -224,7 +224,7 @@ def _described(cluster: dict[str, Any]) -> dict[str, Any]:
     """A cluster of ``clusters.json`` in texts."""
     return {
         "cluster": cluster["cluster"],
-        "telling": [each["text"] for each in cluster["telling"]],
+        "telling": [[each["column"], each["text"].removeprefix(f"{each['column']}: ")] for each in cluster["telling"]],
         "typical": [each["id"] or f"row {each['row']}" for each in cluster["typical"]],
     }
 

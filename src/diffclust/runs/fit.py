@@ -190,7 +190,12 @@ def fit_run(
 
 def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Knowledge) -> training.ForestModule:
     """The same network, trained with cross-entropy on the same labels."""
-    changes: dict[str, Any] = {"objective": "cross-entropy", "n_clusters": len(table.class_names), "patience": None}
+    changes: dict[str, Any] = {
+        "objective": "cross-entropy",
+        "n_clusters": len(table.class_names),
+        "patience": None,
+        "neighbours": 0,  # pairs of rows, which cross-entropy cannot use
+    }
     return training.fit(dataclasses.replace(config, **changes), table.features, knowledge.labels, progress=False)
 
 

@@ -179,8 +179,9 @@ def save_run(
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
     write_atomically(run.folder / "clusters.json", json.dumps(list(described), indent=2) + "\n")
-    if suspects is not None:
+    if suspects is not None and suspects.labels:
         write_atomically(run.folder / FILES["label"], questions_csv(suspects.labels, row_names))
+    if suspects is not None and suspects.pairs:
         write_atomically(run.folder / FILES["pair"], questions_csv(suspects.pairs, row_names))
     known = {} if run.known is None else dataclasses.asdict(run.known)
     write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **known))

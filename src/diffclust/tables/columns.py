@@ -38,7 +38,7 @@ class Column:
     name: str
     kind: str
     fill: float | None = None
-    categories: Sequence[str] = ()
+    categories: list[str] = dataclasses.field(default_factory=list)
     width: int = 1
 
     def feature_names(self) -> list[str]:
@@ -86,9 +86,7 @@ class Encoding:
         """
         missing = [column.name for column in self.columns if column.name not in frame.columns]
         if missing:
-            raise ValueError(
-                f"{source} must have the same columns as the table of the run: it lacks {listed(missing)}."
-            )
+            raise ValueError(f"{source} must have the columns of the run's table: it lacks {listed(missing)}.")
         parts, sentences, empty = [], [], []
         for column in self.columns:
             series = frame[column.name]
@@ -319,6 +317,6 @@ def _one_hot(series: Any, column: Column) -> tuple[NDArray[np.float64], str]:
     if len(new) == 0:
         return features, ""
     return features, (
-        f"{len(new):,} rows have a value that the run does not know "
+        f"{len(new):,} {'rows have' if len(new) > 1 else 'row has'} a value that the run does not know "
         f"({listed([shortened(value) for value in sorted(set(new))], 5)}). It counts as none of the known ones."
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffclust.answers import parse_answers
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, separator
+from diffclust.tables.frames import first_line, read_parquet, read_text, separator
 from diffclust.tables.table import UNKNOWN, ending, listed, shortened
 
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
@@ -40,7 +40,7 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
-    text = _read_text(path)
+    text = read_text(path)
     answers = parse_answers(text, str(path), n_rows)
     if answers is not None:
         return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
@@ -102,11 +102,11 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
             raise ValueError(f"{path} must be integers of shape (m, 2), got {pairs.dtype} {pairs.shape}.")
         found = [(int(i), int(j)) for i, j in pairs]
-    elif answers := parse_answers(_read_text(path), str(path), n_rows):
+    elif answers := parse_answers(read_text(path), str(path), n_rows):
         found = list(getattr(answers, kind))
     else:
         found = []
-        for number, line in enumerate(_read_text(path).splitlines()):
+        for number, line in enumerate(read_text(path).splitlines()):
             parts = line.replace(",", " ").replace(";", " ").split()
             if not parts:
                 continue
@@ -121,10 +121,3 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
         if not (0 <= i < n_rows and 0 <= j < n_rows):
             raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")
     return found
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
