@@ -6,8 +6,8 @@
 An answer settles a row and, by and large, the rows around it. So each question goes to the row with most uncertainty in
 its neighbourhood, and what its answer settles no longer counts for the next one: the questions are about different
 things. A row is uncertain as far as its cluster's probability is below one (:mod:`diffclust.confidence`); fully, where
-nothing is known about its cluster; and a little, where no answer was given in its neighbourhood. The neighbourhoods are
-such that those of all answers and questions would about cover the data, so they shrink with every answer.
+nothing is known about its cluster; and a little, where no answer was given in its neighbourhood. The neighbourhoods of
+all answers and questions together have half as many rows as there are, so they shrink with every answer.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from diffclust.threads import small_in_one_thread
 MOST_ROWS = 5000  # among which questions are looked for
 UNCOVERED = 0.1  # the uncertainty, at least, of a row with no answer in its neighbourhood
 COVERAGE = 0.5  # the share of the data that the neighbourhoods of all answers and questions would cover together
+LEAST_NEIGHBOURS = 3  # rows of a neighbourhood, at least
 DENSITY_NEIGHBOURS = 5  # by which the density of a row's surroundings is measured, at least
 CLASSIFIER_WEIGHT = 0.5  # in a row's uncertainty
 
@@ -186,7 +187,7 @@ def _neighbourhoods(state: _State, rows: Ints, n: int) -> tuple[Ints, Floats]:
     from sklearn.neighbors import NearestNeighbors
 
     answers = int((state.knowledge.group >= 0).sum()) + n
-    size = max(1, min(int(COVERAGE * len(rows) / answers), len(rows)))
+    size = min(max(int(COVERAGE * len(rows) / answers), LEAST_NEIGHBOURS), len(rows))
     metric = "euclidean" if state.metric == "sqeuclidean" else state.metric
     points = state.points[np.ix_(rows, rows)] if metric == "precomputed" else state.points[rows]
     model = NearestNeighbors(n_neighbors=min(max(size, DENSITY_NEIGHBOURS), len(rows)), metric=metric)
