@@ -96,6 +96,12 @@ def batches(n_rows: int) -> Iterator[int]:
         yield n
 
 
+def at_batches(curve: Curve, n_rows: int) -> Curve:
+    """A curve after each query, at the numbers of queries at which the others are scored."""
+    wanted = {0, *np.cumsum(list(batches(n_rows))).tolist()}
+    return [(n, ari) for n, ari in curve if n in wanted]
+
+
 def row_curve(ask: Callable, X: np.ndarray, y: np.ndarray, seed: int, target: float) -> Curve:
     """ARI of all rows after so many answers; it ends where two in a row are above the target."""
     rng, known, k = np.random.default_rng(seed), np.full(len(y), -1), int(y.max()) + 1
@@ -133,7 +139,7 @@ def cobras_curve(X: np.ndarray, y: np.ndarray, seed: int, target: float) -> Curv
         update_clustering_detailed=lambda found: None,
     )
     found = COBRAS_kmeans(X, querier, MOST_QUERIES).cluster()[1]
-    return [(n, adjusted_rand_score(y, labels)) for n, labels in enumerate(found, 1)]
+    return at_batches([(n, adjusted_rand_score(y, labels)) for n, labels in enumerate(found, 1)], len(y))
 
 
 def npu_curve(X: np.ndarray, y: np.ndarray, seed: int, target: float) -> Curve:
@@ -155,7 +161,7 @@ def npu_curve(X: np.ndarray, y: np.ndarray, seed: int, target: float) -> Curve:
             return super().query(i, j)
 
     npu.fit(X, oracle=Oracle(y, max_queries_cnt=NPU_QUERIES))
-    return curve
+    return at_batches(curve, len(y))
 
 
 METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int, float], Curve]] = {
@@ -222,7 +228,9 @@ def report_queries(path: Path) -> None:
             for method in METHODS
             if method in methods
         }
-        cells = [f"{medians[m]:.0f}" if np.isfinite(medians.get(m, np.inf)) else "–" for m in METHODS]
+        cells = [
+            "–" if m not in medians else f"{medians[m]:.0f}" if np.isfinite(medians[m]) else "more" for m in METHODS
+        ]
         ratio = medians["dc.suggest"] / medians["random rows"] if medians["random rows"] else float("nan")
         star = "*" if name in DEVELOPMENT else ""
         print(f"| {name}{star} | {methods['target']:.2f} | {' | '.join(cells)} | {ratio:.2f} |")

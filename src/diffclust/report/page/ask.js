@@ -33,6 +33,11 @@ function choices(texts, choose) {
   return group;
 }
 
+/** Offers a class that was typed to the other cards. */
+function offer(name) {
+  if (name && !asked.classes.includes(name)) $("classes").append(make("option", { value: name }));
+}
+
 function setAnswer(key, line) {
   if (line === null) answers.delete(key);
   else answers.set(key, line);
@@ -53,6 +58,7 @@ function rowCard(key, { at, why }) {
     for (const button of buttons.children) button.setAttribute("aria-pressed", "false");
     set(input.value.trim());
   });
+  input.addEventListener("change", () => offer(input.value.trim()));
   return make("article", { class: "card" }, lookAt(at), make("p", { class: "how" }, why), buttons, input);
 }
 
