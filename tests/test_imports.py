@@ -116,7 +116,8 @@ ORDER = """
     __main__
     cli
     runs
-    cells
+    answers
+    suggestions mistakes continuation cells
     embedding metric_learning
     report cluster bench
     training partition
