@@ -116,12 +116,12 @@ ORDER = """
     __main__
     cli
     runs
-    answers
-    suggestions mistakes continuation cells
+    cells
     embedding metric_learning
     report cluster bench
+    suggestions mistakes
     training partition
-    evidence confidence cuts
+    evidence confidence cuts continuation
     nn distributed backbones
     losses perturbed stability
     forest
@@ -133,6 +133,7 @@ ORDER = """
     solvers
     knowledge constraints noise
     labels metrics tables messages
+    answers
     frameworks files threads _typing
 """
 LINES = {name: number for number, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
