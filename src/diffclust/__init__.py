@@ -60,7 +60,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in ("cells", "cluster", "continuation", "metric_learning", "mistakes", "nn", "runs", "training"):
+    if name in ("cells", "cluster", "continuation", "metric_learning", "mistakes", "nn", "training"):
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run
