@@ -31,7 +31,10 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
     ("Networks by name", "diffclust.backbones", ("make_backbone", "InputScaling")),
     ("Runs", "diffclust.runs", ()),
     ("The report", "diffclust.report", ("write_report", "ReportData")),
-    ("pytorch-metric-learning", "diffclust.metric_learning", ("PartialFenchelYoungLoss",)),
+    (
+        "pytorch-metric-learning", "diffclust.metric_learning",
+        ("PartialFenchelYoungLoss", "CrossBatchMemory", "SelfSupervisedLoss"),
+    ),  # fmt: skip
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
 ]
 
