@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.messages import exit_with_message, fail
+from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
-from diffclust.tables import Table, check_columns, listed, read_pairs, read_table
+from diffclust.tables import Table, listed, read_pairs, read_table
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -31,7 +31,7 @@ WITHHELD_DIGITS = (7, 8, 9)
 
 
 def _say(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
+    Console(stderr=True, highlight=False).print(in_flags(text), soft_wrap=True, markup=False)
 
 
 def _version(wanted: bool) -> None:
@@ -79,10 +79,11 @@ def _default(text: str) -> str:
 _known, _training = _option("What is known"), _option("Training")
 _ranks, _run = _option("Several devices"), _option("The run")
 DATA = (
-    "A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order of their "
-    "names (10.npy comes before 2.npy). Without it: handwritten digits."
+    "A .csv, .tsv (or either with .gz), .parquet, .npy or .npz file, or a folder of .npy files, one for each row, in "
+    "the order of their names (10.npy comes before 2.npy). Without it: handwritten digits."
 )
 LABELS = "A column of the table, or a file with a label for each row. Blank or -1 is unknown."
+ID = "The column that names the rows. It is shown beside them and is no feature." + _default("found by its values")
 MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
 CUT = (
@@ -110,6 +111,7 @@ RESUME = "Continue the interrupted run in that folder. A run that torchrun or Sl
 def fit(
     data: Annotated[Path | None, typer.Argument(metavar="DATA", show_default=False, parser=_path, help=DATA)] = None,
     labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
+    id_column: Annotated[str | None, _known("COLUMN", ID, "--id")] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
     clusters: Annotated[str | None, _known("K|auto", CLUSTERS, callback=_check_clusters)] = None,
@@ -144,13 +146,13 @@ def fit(
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
     truth = None
     if data is None:
-        if labels or must_link or cannot_link:
-            raise ValueError("Labels and pairs are about your own DATA: name its file first.")
+        if labels or id_column or must_link or cannot_link:
+            raise ValueError("Labels, ids and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
         title = "Handwritten digits: 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
-        table = read_table(data, labels)
+        table = read_table(data, labels, id_column=id_column)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
         name: read_pairs(path, len(table)) if path else []
@@ -264,11 +266,14 @@ def cluster(
 
     if not checkpoint.exists():
         raise ValueError(f"{checkpoint} does not exist.")
-    table = read_table(data, labels, at_least=1)
     loaded = load_run(checkpoint, backbone)
-    check_columns(table, loaded.settings.get("columns"))
+    table = read_table(data, labels, at_least=1, encoding=loaded.encoding)
+    for sentence in table.sentences:
+        _say(sentence)
     clusters, confidence, novelty, unlike = loaded.place(table.features)
-    text = clusters_csv(loaded.names, clusters, confidence, novelty, unlike=unlike.astype(int))
+    text = clusters_csv(
+        loaded.names, clusters, confidence, novelty, row_names=table.row_names, unlike=unlike.astype(int)
+    )
     if out is None:
         sys.stdout.write(text)
     else:

@@ -27,6 +27,7 @@ FLAGS = {name: name.replace("_", "-") for name in SAME_NAME} | {
     "n_steps": "steps",
     "n_draws": "draws",
     "folder": "out",
+    "id_column": "id",
 }
 WITH_VALUE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:).])")
 # Without a value only names with an underscore are replaced: "labels" and "folder" are English words, too.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from diffclust.evidence import Evidence
 from diffclust.forest import Hierarchy
+
+MOST_GROUPS = 36  # as many as the page has colours
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,10 @@ class ReportData:
         evidence: how the cut and the number of clusters were chosen; None says nothing about it.
         reliability: how often rows of about the same confidence are right, see
             :func:`diffclust.runs.summary.reliability`; None where no row was scored.
+        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
+        reading: sentences about how the data became numbers.
+        groupings: by name, (n,) texts: other columns that can be shown as colours. Those with more than
+            :data:`MOST_GROUPS` different values are not.
     """
 
     title: str
@@ -65,6 +71,9 @@ class ReportData:
     warnings: Sequence[str] = ()
     evidence: Evidence | None = None
     reliability: dict[str, Any] | None = None
+    described: Sequence[dict[str, Any]] = ()
+    reading: Sequence[str] = ()
+    groupings: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = self.hierarchy.n_points

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diffclust.constraints import Constraints
 from diffclust.evidence import Evidence
 from diffclust.metrics import SCORES
-from diffclust.report.data import ReportData
+from diffclust.report.data import MOST_GROUPS, ReportData
 from diffclust.report.images import sprite_sheet
 from diffclust.report.maps import positions
 from diffclust.report.rows import choose_rows, edges_between
@@ -83,6 +83,9 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "warnings": list(data.warnings),
         "made": None if data.evidence is None else _made(data.evidence),
         "reliability": data.reliability,
+        "described": [_described(cluster) for cluster in data.described],
+        "reading": list(data.reading),
+        "groupings": _groupings(data, rows),
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
         "labelled": int((known >= 0).sum()),
         "facts": [[str(name), str(value)] for name, value in data.facts.items()],
@@ -209,6 +212,27 @@ def _made(evidence: Evidence) -> dict[str, Any]:
         "candidates": [[k, evidence.candidates[k]] for k in sorted(evidence.candidates)],
         "interval": None if evidence.interval is None else list(evidence.interval),
     }
+
+
+def _described(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A cluster of ``clusters.json`` in texts."""
+    return {
+        "cluster": cluster["cluster"],
+        "telling": [each["text"] for each in cluster["telling"]],
+        "typical": [each["id"] or f"row {each['row']}" for each in cluster["typical"]],
+    }
+
+
+def _groupings(data: ReportData, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Other columns to colour by: the names and sizes of their groups, and the group of each shown row."""
+    found = []
+    for name, values in data.groupings.items():
+        groups, codes, sizes = np.unique(np.asarray(values, str), return_inverse=True, return_counts=True)
+        if 1 < len(groups) <= MOST_GROUPS:
+            found.append(
+                {"name": str(name), "groups": groups.tolist(), "sizes": sizes.tolist(), "code": pack(codes[rows], "i4")}
+            )
+    return found
 
 
 def _column(name: str) -> dict[str, Any]:

@@ -5,12 +5,13 @@
     run.cluster(new_rows)
 
 ``fit.py`` is the list of all steps. ``folder.py`` locks the folder, compares its settings and writes its manifest.
-``baselines.py`` scores the clusters beside simple methods. ``summary.py`` makes the metrics, remarks and the report.
-``results.py`` writes the results and reads them back.
+``baselines.py`` scores the clusters beside simple methods. ``describe.py`` says what is in each cluster.
+``summary.py`` makes the metrics, remarks and the report. ``results.py`` writes the results and reads them back.
 
 The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
-``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``metrics.json``, ``report.html``. Each is written whole
-or not at all. ``manifest.json``, written last, has the sizes and hashes of those that ``load_run`` reads.
+``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``clusters.json``, ``metrics.json``, ``report.html``.
+Each is written whole or not at all. ``manifest.json``, written last, has the sizes and hashes of those that
+``load_run`` reads.
 """
 
 from diffclust.runs.fit import fit_run

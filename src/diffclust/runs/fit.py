@@ -19,6 +19,7 @@ from diffclust import training
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition, check_n_clusters, partition
 from diffclust.runs.baselines import score_methods
+from diffclust.runs.describe import describe_clusters
 from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, write_manifest
 from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
@@ -91,9 +92,13 @@ def fit_run(
         "source": table.source,
         "class_names": table.class_names,
         "columns": table.columns,
+        "encoding": table.encoding,
     }
     if resume and (folder / SETTINGS).exists():
         check_same_run(folder, settings)  # before training makes the backbone, which imports it
+    if training.is_first_rank():
+        for sentence in table.sentences:
+            say(sentence)
     with contextlib.ExitStack() as lock:
 
         def make_folder() -> None:
@@ -144,10 +149,12 @@ def fit_run(
             say(sentence)
         clusters, names = found.clusters.astype(np.int64), found.names(table.class_names)
         run = Run(folder, module, embeddings, clusters, names, confidence, novelty, found.hierarchy, metrics, settings)
-        save_run(run, [table.class_names[label] if label >= 0 else "" for label in knowledge.labels])
+        described = describe_clusters(table, clusters, names, embeddings)
+        labels = [table.class_names[label] if label >= 0 else "" for label in knowledge.labels]
+        save_run(run, labels, table.row_names, described)
         if report:
             say("Drawing the report ...")
-            write_run_report(run, table, found, truth, title, time.perf_counter() - started)
+            write_run_report(run, table, found, truth, described, title, time.perf_counter() - started)
         write_manifest(folder)
         return run
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,9 @@ from diffclust.files import csv_text, write_atomically
 from diffclust.forest import Hierarchy
 from diffclust.runs.folder import SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
+from diffclust.tables import read_table
+from diffclust.tables.columns import Encoding
+from diffclust.tables.frames import is_frame
 
 MEASURED_ROWS = 5000  # the usual distance between neighbours is measured on at most this many rows
 
@@ -53,17 +56,34 @@ class Run:
     metrics: dict[str, Any]
     settings: dict[str, Any]
 
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """How new rows become features, for :func:`diffclust.tables.read_table`."""
+        encoding, columns = (self.settings.get(name) for name in ("encoding", "columns"))
+        if encoding is None and columns is not None:  # a run from before there were encodings
+            return Encoding.numbers(columns).to_dict()
+        return encoding or {"kind": "array"}
+
     def cluster(self, x: Any) -> NDArray[np.int64]:
-        """The clusters of new rows: each joins the row whose embedding is nearest."""
-        return self.clusters[self._nearest(training.embed(self.module, x))]
+        """The clusters of new rows: each joins the row whose embedding is nearest.
+
+        Args:
+            x: an array of features, or a data frame with the columns of the run's table.
+        """
+        return self.clusters[self._nearest(self._embed(x))]
 
     def place(self, x: Any) -> Placed:
-        """The clusters of new rows, and what is known of the row that each joins."""
-        embedded = training.embed(self.module, x)
+        """The clusters of new rows, and what is known of the row that each joins. Rows are as in :meth:`cluster`."""
+        embedded = self._embed(x)
         nearest = self._nearest(embedded)
         distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[nearest], axis=1)
         return Placed(
             self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance()
+        )
+
+    def _embed(self, x: Any) -> NDArray[np.float32]:
+        return training.embed(
+            self.module, read_table(x, at_least=1, encoding=self.encoding).features if is_frame(x) else x
         )
 
     def _nearest(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
@@ -89,17 +109,22 @@ class Placed(NamedTuple):
     unlike: NDArray[np.bool_]  # whether a new row is much farther from its nearest row than rows of the run are
 
 
-def save_run(run: Run, labels: Iterable[str]) -> None:
+def save_run(
+    run: Run, labels: Iterable[str], row_names: Sequence[str] | None = None, described: Iterable[dict[str, Any]] = ()
+) -> None:
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
     Args:
         labels: the label that each row was given, "" where none.
+        row_names: the ids of the rows, where they have any.
+        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
     """
     tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
-    table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, label=labels)
+    table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, row_names=row_names, label=labels)
     write_atomically(run.folder / "embeddings.npy", lambda file: np.save(file, run.embeddings))
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
+    write_atomically(run.folder / "clusters.json", json.dumps(list(described), indent=2) + "\n")
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
 
 
@@ -108,9 +133,12 @@ def clusters_csv(
     clusters: NDArray[Any],
     confidence: NDArray[np.float64],
     novelty: NDArray[np.float64],
+    row_names: Sequence[str] | None = None,
     **more: Iterable[Any],
 ) -> str:
-    """The text of ``clusters.csv``: a line for each row. Columns in ``more`` come last."""
+    """The text of ``clusters.csv``: a line for each row. The ids of rows and the columns in ``more`` come last."""
+    if row_names is not None:
+        more = {"id": row_names, **more}
     columns = zip(clusters, confidence, novelty, *more.values(), strict=True)
     lines = (
         [row, cluster, names[cluster], f"{sure:.4f}", f"{new:.4f}", *others]

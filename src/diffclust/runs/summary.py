@@ -52,6 +52,7 @@ def make_metrics(
         "scored_classes": sorted({table.class_names[c] for c in np.unique(scored) if c >= 0}),
         "reliability": reliability(found, confidence, scored),
         "warnings": warnings,
+        "reading": list(table.sentences),
         "remarks": [*_remarks(module, found), *warnings],
         "training_seconds": round(training_seconds, 2),
     }
@@ -148,7 +149,13 @@ def reliability(found: Partition, confidence: NDArray[np.float64], scored: NDArr
 
 
 def write_run_report(
-    run: Run, table: Table, found: Partition, truth: NDArray[np.int64] | None, title: str, seconds: float
+    run: Run,
+    table: Table,
+    found: Partition,
+    truth: NDArray[np.int64] | None,
+    described: list[dict[str, Any]],
+    title: str,
+    seconds: float,
 ) -> None:
     """Draws ``report.html``."""
     from diffclust.report import ReportData, write_report
@@ -182,7 +189,7 @@ def write_run_report(
             "diffclust": diffclust.__version__,
             "torch": torch.__version__,
         },
-        row_names=None,
+        row_names=table.row_names,
         folder=str(run.folder),
         scored_rows=run.metrics["scored_rows"],
         headline=run.metrics["headline"],
@@ -190,6 +197,9 @@ def write_run_report(
         evidence=found.evidence,
         reliability=run.metrics["reliability"],
         how_to_load=_how_to_load(run),
+        described=described,
+        reading=table.sentences,
+        groupings=table.groupings,
     )
     write_report(data, run.folder / "report.html")
 

@@ -58,11 +58,12 @@ const maps = D.maps.map((map) => {
 const edges = unpack(D.edges),
   mustLink = unpack(D.mustLink);
 for (const cut of D.cuts) cut.finest = unpack(cut.finest);
+for (const grouping of D.groupings) grouping.code = unpack(grouping.code);
 const chosenCut = D.cuts.findIndex((cut) => cut.guard === D.guard);
 const isWithheld = (i) => rows.truth !== null && rows.truth[i] >= 0 && D.classes[rows.truth[i]].withheld;
 const rowName = (i) => (rows.name ? `${rows.name[i]} (row ${rows.row[i]})` : `${rows.row[i]}`);
 
-const state = { k: D.nClusters, cut: chosenCut, colourBy: "cluster", edges: false, only: null };
+const state = { k: D.nClusters, cut: chosenCut, colourBy: "cluster", column: null, edges: false, only: null };
 
 /** The clustering that the sliders ask for, as near as the hierarchy gets. */
 function clustering() {

@@ -1,0 +1,154 @@
+"""Any form of rows → a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.tables import arrays, frames
+from diffclust.tables.columns import Encoding, category_texts, choose_columns, row_names
+from diffclust.tables.known import encode_labels, read_labels
+from diffclust.tables.table import Table, ending, listed
+
+FORMATS = (*arrays.FORMATS, *frames.FORMATS)
+
+
+def read_table(
+    data: Any,
+    labels: str | None = None,
+    at_least: int = 2,
+    *,
+    id_column: str | None = None,
+    encoding: dict[str, Any] | None = None,
+) -> Table:
+    """Reads features, and labels if there are any.
+
+    Args:
+        data: a file of one of ``FORMATS``, a folder of ``.npy`` files with one row each, or a data frame of pandas,
+            polars or Arrow.
+        labels: the name of a column of the table, a key of an ``.npz``, or a file with one label for each row. Blank or
+            -1 is unknown. With None, no row is labelled.
+        at_least: the smallest number of rows that is accepted.
+        id_column: the column of the table that names the rows; None looks for one.
+        encoding: of an earlier table, ``Table.encoding``: the rows are treated as those were. ``{"kind": "array"}``
+            takes every column as numbers.
+
+    Raises:
+        ValueError: the data cannot be used. The message names the file, and where possible the column and the row.
+    """
+    source = "The data frame" if frames.is_frame(data) else str(data)
+    label_file = Path(labels) if labels is not None and _is_label_file(Path(labels)) else None
+    column = labels if label_file is None else None
+    if frames.is_frame(data):
+        table = read_columns(frames.as_frame(data), source, column, id_column, encoding)
+    else:
+        table = _read_path(Path(data), column, id_column, encoding)
+    table = _checked(table, at_least)
+    if label_file is None:
+        return table
+    return _labelled(table, read_labels(label_file, len(table)), str(labels))
+
+
+def _is_label_file(path: Path) -> bool:
+    return ending(path) in (*FORMATS, ".txt")
+
+
+def _read_path(path: Path, column: str | None, id_column: str | None, encoding: dict[str, Any] | None) -> Table:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if ending(path) in frames.FORMATS:
+        texts = [name for name in (column, id_column) if name is not None]
+        return read_columns(frames.read_frame(path, texts), str(path), column, id_column, encoding)
+    if id_column is not None:
+        raise ValueError(f"id_column={id_column!r}: {path} has no columns.")
+    if path.is_dir():
+        if not any(path.glob("*.npy")):
+            raise ValueError(f"{path} has no .npy files.")
+        if column is not None:
+            raise ValueError(
+                f"labels={column!r}: a folder of arrays has no columns. Give a file with a label for each row."
+            )
+        return _unlabelled(arrays.read_folder(path), str(path))
+    if ending(path) in arrays.FORMATS:
+        features, found = arrays.read_arrays(path, column)
+        table = _unlabelled(features, str(path))
+        return table if found is None else _labelled(table, found, column)
+    raise ValueError(
+        f"{path}: cannot read {ending(path) or 'a file without ending'}. Give one of {', '.join(FORMATS)}."
+    )
+
+
+def read_columns(
+    frame: Any, source: str, labels: str | None, id_column: str | None = None, encoding: dict[str, Any] | None = None
+) -> Table:
+    """A pandas DataFrame as a table."""
+    found = None
+    if labels is not None:
+        if labels not in frame.columns:
+            raise ValueError(f"{source} has no column {labels!r}. It has {listed(list(map(str, frame.columns)))}.")
+        found = frame[labels].to_numpy(object)
+        frame = frame.drop(columns=labels)
+    frame = frame.rename(columns=str)
+    if len(frame) == 0:
+        raise ValueError(f"{source} has 0 rows.")
+    if encoding is None:
+        chosen, sentences = choose_columns(frame, source, id_column)
+    elif encoding["kind"] == "array":
+        chosen, sentences = Encoding.numbers(list(frame.columns)), []
+    else:
+        chosen, sentences = Encoding.from_dict(encoding), []
+    features, more = chosen.transform(frame, source)
+    table = _unlabelled(
+        features,
+        source,
+        columns=chosen.feature_names(),
+        row_names=row_names(frame, chosen),
+        encoding=chosen.to_dict(),
+        sentences=[*sentences, *more],
+        groupings={c.name: category_texts(frame[c.name]) for c in chosen.columns if c.kind == "category"},
+    )
+    return table if found is None else _labelled(table, found, labels)
+
+
+def _unlabelled(features: NDArray[Any], source: str, **more: Any) -> Table:
+    return Table(features, np.full(len(features), -1, np.int64), [], source, **more)
+
+
+def _labelled(table: Table, found: NDArray[Any], what: str | None) -> Table:
+    if len(found) != len(table):
+        raise ValueError(
+            f"{what} has {len(found)} labels, {table.source} has {len(table)} rows. There must be one for each."
+        )
+    codes, names = encode_labels(found)
+    return replace(table, labels=codes, class_names=names)
+
+
+def _checked(table: Table, at_least: int) -> Table:
+    """The table with features that are bytes or finite numbers of 32 bits, images with channels first."""
+    features, path = table.features, table.source
+    if features.dtype.kind not in "iubf":
+        raise ValueError(f"{path} must hold numbers, got {features.dtype}.")
+    if features.ndim not in (2, 3, 4):
+        raise ValueError(
+            f"{path} must be rows of features (n, d) or images (n, H, W), (n, H, W, C) or (n, C, H, W), got shape "
+            f"{features.shape}."
+        )
+    if features.ndim == 4 and features.shape[-1] <= 4 < features.shape[1]:
+        features = np.ascontiguousarray(np.moveaxis(features, -1, 1))  # training wants channels first
+    if len(features) < at_least:
+        raise ValueError(f"{path} has {len(features)} rows: at least {at_least} are needed.")
+    if features.size == 0:
+        raise ValueError(f"{path} has rows without features, shape {features.shape}.")
+    if features.dtype != np.uint8:
+        with np.errstate(over="ignore"):
+            features = features.astype(np.float32, copy=False)
+        wrong = np.flatnonzero(~np.isfinite(features).reshape(len(features), -1).all(1))
+        if len(wrong):
+            raise ValueError(
+                f"{path}: row {wrong[0]} has a value that is not a finite number (of 32 bits). Fill or remove it."
+            )
+    return replace(table, features=features)
