@@ -7,6 +7,7 @@ of the graph of groups, guided by distances (:func:`colour_groups`).
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from diffclust.constraints import all_apart
 from diffclust.knowledge import Knowledge
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
+MANY_CLUSTERS = 20  # from here on, k-means starts at the centres of k-means without knowledge
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
@@ -34,7 +36,8 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
 
     Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
-    at rows far from them, as in k-means++.
+    at rows far from them, as in k-means++. Of many clusters such a start seldom finds all, because the means of a few
+    labelled rows are poor centres. There, scikit-learn's k-means without knowledge gives the start.
 
     Args:
         points: (n, d).
@@ -56,8 +59,12 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     group, apart = knowledge.group, knowledge.apart
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
-    for _ in range(RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
-        centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
+    many = MANY_CLUSTERS <= n_clusters < len(points)
+    for _ in range(1 if many else RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
+        if many:
+            centres = _free_centres(points, n_clusters, seed)
+        else:
+            centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -230,6 +237,17 @@ def _first_centres(
         best = int(left.sum(0).argmin())
         centres, nearest = np.concatenate([centres, points[tried[[best]]]]), left[:, best]
     return centres
+
+
+def _free_centres(points: Floats, n_clusters: int, seed: int) -> Floats:
+    """The centres of k-means without knowledge."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+        model = KMeans(n_clusters, n_init=RESTARTS, random_state=seed).fit(points)
+    return np.asarray(model.cluster_centers_, np.float64)
 
 
 def _squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
