@@ -341,7 +341,7 @@ MISTAKES = {
     "no labels": (["x.npy"], "Nothing is known"),
     "labels of nothing": (["--labels", "kind"], "name its file first"),
     "no column": (["t.csv", "--labels", "sort"], "no column 'sort'"),
-    "text column": (["t.csv"], "column 'kind' is 'a', not a number, in row 0"),
+    "text column": (["t.csv", "--labels", "kind", "--id", "name"], "t.csv has no column 'name'. It has width, height"),
     "all unknown": (["x.npy", "--labels", "unknown.npy"], "Nothing is known"),
     "too few labels": (["x.npy", "--labels", "few.npy"], "few.npy has 5 labels, x.npy has 24 rows"),
     "contradiction": (["x.npy", "--must-link", "must.csv", "--cannot-link", "cannot.csv"], "(0, 1), (1, 2) join them"),

@@ -15,6 +15,7 @@ from diffclust.similarity import cosine_similarities, mutual_reachability, negat
 from diffclust.stability import choose_n_clusters, soft_memberships
 
 if TYPE_CHECKING:
+    from diffclust import cells as cells  # not in __all__: it needs an extra
     from diffclust import cluster, nn, training
     from diffclust import metric_learning as metric_learning  # not in __all__: it needs an extra
     from diffclust.runs import load_run
@@ -57,7 +58,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in ("cluster", "metric_learning", "nn", "training"):
+    if name in ("cells", "cluster", "metric_learning", "nn", "training"):
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run

@@ -79,11 +79,14 @@ def _default(text: str) -> str:
 _known, _training = _option("What is known"), _option("Training")
 _ranks, _run = _option("Several devices"), _option("The run")
 DATA = (
-    "A .csv, .tsv (or either with .gz), .parquet, .npy or .npz file, or a folder of .npy files, one for each row, in "
-    "the order of their names (10.npy comes before 2.npy). Without it: handwritten digits."
+    "A .csv, .tsv (or either with .gz), .parquet, .npy, .npz or .h5ad file, or a folder of .npy files, one for each "
+    "row, in the order of their names (10.npy comes before 2.npy). Without it: handwritten digits."
 )
 LABELS = "A column of the table, or a file with a label for each row. Blank or -1 is unknown."
 ID = "The column that names the rows. It is shown beside them and is no feature." + _default("found by its values")
+USE_REP = "Of an .h5ad file, what stands for the cells: a key of obsm, a layer, or X." + _default(
+    "X_pca, or else components of X"
+)
 MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
 CUT = (
@@ -112,6 +115,7 @@ def fit(
     data: Annotated[Path | None, typer.Argument(metavar="DATA", show_default=False, parser=_path, help=DATA)] = None,
     labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
     id_column: Annotated[str | None, _known("COLUMN", ID, "--id")] = None,
+    use_rep: Annotated[str | None, _known("NAME", USE_REP)] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
     clusters: Annotated[str | None, _known("K|auto", CLUSTERS, callback=_check_clusters)] = None,
@@ -146,13 +150,13 @@ def fit(
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
     truth = None
     if data is None:
-        if labels or id_column or must_link or cannot_link:
+        if labels or id_column or use_rep or must_link or cannot_link:
             raise ValueError("Labels, ids and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
         title = "Handwritten digits: 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
-        table = read_table(data, labels, id_column=id_column)
+        table = read_table(data, labels, id_column=id_column, use_rep=use_rep)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
         name: read_pairs(path, len(table)) if path else []

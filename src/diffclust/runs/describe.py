@@ -37,7 +37,7 @@ def describe_clusters(
     """
     telling: list[list[Telling]] = [[] for _ in names]
     if table.measured is not None:
-        telling = telling_columns(*table.measured, clusters, len(names))
+        telling = telling_columns(*table.measured, clusters, len(names), order=_marker_genes(table, clusters, names))
     elif table.columns is not None:
         telling = telling_columns(table.features, table.columns, clusters, len(names), table.column_kinds())
     return [
@@ -55,6 +55,20 @@ def describe_clusters(
     ]
 
 
+def _marker_genes(table: Table, clusters: NDArray[Any], names: list[str]) -> list[list[int]] | None:
+    """The columns of ``table.measured`` that scanpy ranks first for each cluster; None if it is not installed."""
+    from diffclust.cells import rank_genes
+
+    if table.measured is None or table.encoding is None or table.encoding["kind"] != "cells":
+        return None
+    matrix, genes = table.measured
+    position = {gene: column for column, gene in enumerate(genes)}
+    ranking = rank_genes(matrix, genes, clusters, [str(number) for number in range(len(names))])
+    if ranking is None:
+        return None
+    return [[position[gene] for gene in ranking["names"][str(number)][:N_TELLING]] for number in range(len(names))]
+
+
 def _typical(embeddings: NDArray[Any], rows: NDArray[np.int64]) -> list[int]:
     points = embeddings[rows].astype(np.float64)
     distance = np.linalg.norm(points - points.mean(0), axis=1)
@@ -62,7 +76,12 @@ def _typical(embeddings: NDArray[Any], rows: NDArray[np.int64]) -> list[int]:
 
 
 def telling_columns(
-    features: Any, columns: list[str], clusters: NDArray[Any], n_clusters: int, kinds: list[str] | None = None
+    features: Any,
+    columns: list[str],
+    clusters: NDArray[Any],
+    n_clusters: int,
+    kinds: list[str] | None = None,
+    order: list[list[int]] | None = None,
 ) -> list[list[Telling]]:
     """For each cluster the columns whose mean differs most from that of all other rows.
 
@@ -72,6 +91,7 @@ def telling_columns(
         clusters: (n,) numbers from 0.
         n_clusters: how many there are.
         kinds: of each column: "date" is written as one, and "vector" is left out.
+        order: for each cluster the columns to say, the clearest first; None finds them.
 
     >>> width, red = np.array([1.0, 1.2, 5.0, 5.2]), np.array([1, 1, 1, 0])
     >>> found = telling_columns(np.stack([width, red], 1), ["width", "colour = red"], np.array([0, 0, 1, 1]), 2)
@@ -92,7 +112,7 @@ def telling_columns(
     difference[:, [kind == "vector" for kind in kinds]] = 0
     found = []
     for number in range(n_clusters):
-        best = np.argsort(-np.abs(difference[number]), kind="stable")[:N_TELLING]
+        best = np.argsort(-np.abs(difference[number]), kind="stable")[:N_TELLING] if order is None else order[number]
         found.append(
             [
                 Telling(

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.tables import arrays, frames
+from diffclust.tables import arrays, cells, frames
 from diffclust.tables.columns import Encoding, category_texts, choose_columns, row_names
 from diffclust.tables.known import encode_labels, read_labels
 from diffclust.tables.table import Table, ending, listed
 
-FORMATS = (*arrays.FORMATS, *frames.FORMATS)
+FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
 
 
 def read_table(
@@ -23,30 +23,33 @@ def read_table(
     at_least: int = 2,
     *,
     id_column: str | None = None,
+    use_rep: str | None = None,
     encoding: dict[str, Any] | None = None,
 ) -> Table:
     """Reads features, and labels if there are any.
 
     Args:
-        data: a file of one of ``FORMATS``, a folder of ``.npy`` files with one row each, or a data frame of pandas,
-            polars or Arrow.
-        labels: the name of a column of the table, a key of an ``.npz``, or a file with one label for each row. Blank or
-            -1 is unknown. With None, no row is labelled.
+        data: a file of one of ``FORMATS``, a folder of ``.npy`` files with one row each, a data frame of pandas, polars
+            or Arrow, or an AnnData object.
+        labels: the name of a column of the table (of cells: of ``obs``), a key of an ``.npz``, or a file with one label
+            for each row. Blank or -1 is unknown. With None, no row is labelled.
         at_least: the smallest number of rows that is accepted.
         id_column: the column of the table that names the rows; None looks for one.
+        use_rep: what stands for cells, see :func:`diffclust.tables.cells.represent`.
         encoding: of an earlier table, ``Table.encoding``: the rows are treated as those were. ``{"kind": "array"}``
             takes every column as numbers.
 
     Raises:
         ValueError: the data cannot be used. The message names the file, and where possible the column and the row.
     """
-    source = "The data frame" if frames.is_frame(data) else str(data)
     label_file = Path(labels) if labels is not None and _is_label_file(Path(labels)) else None
     column = labels if label_file is None else None
     if frames.is_frame(data):
-        table = read_columns(frames.as_frame(data), source, column, id_column, encoding)
+        table = read_columns(frames.as_frame(data), "The data frame", column, id_column, encoding)
+    elif cells.is_anndata(data):
+        table = read_cells(data, "adata", column, use_rep, encoding)
     else:
-        table = _read_path(Path(data), column, id_column, encoding)
+        table = _read_path(Path(data), column, id_column, use_rep, encoding)
     table = _checked(table, at_least)
     if label_file is None:
         return table
@@ -57,9 +60,15 @@ def _is_label_file(path: Path) -> bool:
     return ending(path) in (*FORMATS, ".txt")
 
 
-def _read_path(path: Path, column: str | None, id_column: str | None, encoding: dict[str, Any] | None) -> Table:
+def _read_path(
+    path: Path, column: str | None, id_column: str | None, use_rep: str | None, encoding: dict[str, Any] | None
+) -> Table:
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
+    if ending(path) in cells.FORMATS:
+        return read_cells(cells.read_anndata(path), str(path), column, use_rep, encoding)
+    if use_rep is not None:
+        raise ValueError(f"use_rep={use_rep!r} is for cells in .h5ad files, and {path} is none.")
     if ending(path) in frames.FORMATS:
         texts = [name for name in (column, id_column) if name is not None]
         return read_columns(frames.read_frame(path, texts), str(path), column, id_column, encoding)
@@ -99,6 +108,8 @@ def read_columns(
         chosen, sentences = choose_columns(frame, source, id_column)
     elif encoding["kind"] == "array":
         chosen, sentences = Encoding.numbers(list(frame.columns)), []
+    elif encoding["kind"] != "columns":
+        raise ValueError(f"{source} is a table with columns, but the run was made from {encoding['kind']}.")
     else:
         chosen, sentences = Encoding.from_dict(encoding), []
     features, more = chosen.transform(frame, source)
@@ -110,6 +121,30 @@ def read_columns(
         encoding=chosen.to_dict(),
         sentences=[*sentences, *more],
         groupings={c.name: category_texts(frame[c.name]) for c in chosen.columns if c.kind == "category"},
+    )
+    return table if found is None else _labelled(table, found, labels)
+
+
+def read_cells(
+    adata: Any,
+    source: str,
+    labels: str | None,
+    use_rep: str | None = None,
+    encoding: dict[str, Any] | None = None,
+) -> Table:
+    """An AnnData object as a table."""
+    found = None if labels is None else cells.annotation(adata, labels, source)
+    if encoding is not None and encoding["kind"] != "cells":
+        raise ValueError(f"{source} holds cells, but the run was made from {encoding['kind']}.")
+    features, encoding, sentences = cells.represent(adata, source, use_rep, encoding)
+    table = _unlabelled(
+        features,
+        source,
+        row_names=list(map(str, adata.obs_names)),
+        encoding=encoding,
+        sentences=sentences,
+        measured=None if adata.X is None else cells.expression(adata),
+        groupings=cells.groupings(adata, labels),
     )
     return table if found is None else _labelled(table, found, labels)
 
