@@ -32,9 +32,10 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
     ("Runs", "diffclust.runs", ()),
     ("The report", "diffclust.report", ("write_report", "ReportData")),
     (
-        "pytorch-metric-learning", "diffclust.metric_learning",
+        "pytorch-metric-learning",
+        "diffclust.metric_learning",
         ("PartialFenchelYoungLoss", "CrossBatchMemory", "SelfSupervisedLoss"),
-    ),  # fmt: skip
+    ),
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
 ]
 

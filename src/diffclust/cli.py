@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +17,8 @@ from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
 from diffclust.tables import Table, listed, read_pairs, read_table
+from diffclust.tables.texts import MODEL as TEXT_MODEL
+from diffclust.tables.texts import TextColumn
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -87,6 +88,10 @@ ID = "The column that names the rows. It is shown beside them and is no feature.
 USE_REP = "Of an .h5ad file, what stands for the cells: a key of obsm, a layer, or X." + _default(
     "X_pca, or else components of X"
 )
+TEXT = "The column whose texts are read, each as a vector; other columns are left out."
+MODEL = "The sentence-transformers model that reads texts: a name on the Hugging Face hub, or a folder." + _default(
+    TEXT_MODEL
+)
 MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
 CUT = (
@@ -116,6 +121,8 @@ def fit(
     labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
     id_column: Annotated[str | None, _known("COLUMN", ID, "--id")] = None,
     use_rep: Annotated[str | None, _known("NAME", USE_REP)] = None,
+    text: Annotated[str | None, _known("COLUMN", TEXT)] = None,
+    model: Annotated[str | None, _known("NAME|FOLDER", MODEL)] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
     clusters: Annotated[str | None, _known("K|auto", CLUSTERS, callback=_check_clusters)] = None,
@@ -146,17 +153,20 @@ def fit(
     from diffclust import training
     from diffclust.runs import SETTINGS, fit_run
 
+    if model is not None and text is None:
+        raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
     truth = None
     if data is None:
-        if labels or id_column or use_rep or must_link or cannot_link:
+        if labels or id_column or use_rep or text or must_link or cannot_link:
             raise ValueError("Labels, ids and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
         title = "Handwritten digits: 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
-        table = read_table(data, labels, id_column=id_column, use_rep=use_rep)
+        column = None if text is None else TextColumn(text, model or TEXT_MODEL, cache=out if resume else None)
+        table = read_table(data, labels, id_column=id_column, use_rep=use_rep, text=column)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
         name: read_pairs(path, len(table)) if path else []
@@ -166,7 +176,7 @@ def fit(
     config = training.TrainingConfig(
         n_clusters=None if clusters in (None, "auto") else int(clusters),
         backbone=backbone or "auto",
-        scaling=scaling,
+        scaling="unit" if text is not None and scaling == "auto" else scaling,
         epsilon="auto" if epsilon is None else epsilon,
         n_draws=draws,
         n_steps=steps,
@@ -255,7 +265,7 @@ def cluster(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=_path, help="A .csv file to write." + _default("print")),
+        typer.Option(metavar="FILE", parser=_path, help="A .csv or .parquet file to write." + _default("print")),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -263,28 +273,28 @@ def cluster(
             metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FOLDER", help="The model that read the texts of the run again, if it is a folder."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, only the result.")] = False,
 ) -> None:
-    """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
-    from diffclust.files import write_atomically
-    from diffclust.runs import clusters_csv, load_run
+    """Place new rows in the clusters of a run: each joins the row of the run that is most like it.
+
+    A .csv, .parquet or .npy file is read in pieces, so it may be larger than the memory.
+    """
+    from diffclust.runs import load_run, place_file
 
     if not checkpoint.exists():
         raise ValueError(f"{checkpoint} does not exist.")
     loaded = load_run(checkpoint, backbone)
-    table = read_table(data, labels, at_least=1, encoding=loaded.encoding)
-    for sentence in table.sentences:
-        _say(sentence)
-    clusters, confidence, novelty, unlike = loaded.place(table.features)
-    text = clusters_csv(
-        loaded.names, clusters, confidence, novelty, row_names=table.row_names, unlike=unlike.astype(int)
+    n_rows, n_unlike = place_file(
+        loaded, data, out, labels=labels, model=model, progress=not quiet and out is not None, say=_say
     )
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        write_atomically(out, text)
-        _say(f"{len(table):,} rows placed: {out}")
-    if unlike.any():
-        _say(f"{int(unlike.sum()):,} of these rows are unlike anything in the run (column unlike).")
+    if out is not None:
+        _say(f"{n_rows:,} rows placed: {out}")
+    if n_unlike:
+        _say(f"{n_unlike:,} of these rows are unlike anything in the run (column unlike).")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

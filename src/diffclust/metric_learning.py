@@ -24,7 +24,6 @@ from diffclust import losses, nn
 from diffclust.constraints import Constraints
 from diffclust.noise import Noise
 
-
 NO_TUPLES = "Mined tuples have no meaning for a clustering loss: pass indices_tuple=None, no miner."
 
 
@@ -118,6 +117,9 @@ class CrossBatchMemory(theirs.CrossBatchMemory):
         >>> [float(memory(batch + step, labels)) for step in (0.0, 0.2)], memory.queue_idx
         ([0.0, 0.0], 0)
     """
+
+    embedding_memory: Tensor
+    label_memory: Tensor
 
     def __init__(self, loss: PartialFenchelYoungLoss, embedding_size: int, memory_size: int = 1024) -> None:
         super().__init__(loss, embedding_size, memory_size)

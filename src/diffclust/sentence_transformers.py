@@ -1,9 +1,7 @@
 """A loss for sentence-transformers' trainer: texts, and the labels of some of them.
 
-    model = SentenceTransformer("all-MiniLM-L6-v2")
-    texts = datasets.Dataset.from_dict({"text": tickets, "label": labels})  # -1 where unknown
-    loss = PartialFenchelYoungLoss(model, n_clusters=77)
-    SentenceTransformerTrainer(model, train_dataset=texts, loss=loss).train()
+``SentenceTransformerTrainer(model, train_dataset=texts, loss=PartialFenchelYoungLoss(model, n_clusters=77)).train()``
+trains a model on a dataset with a column of texts and a column "label" of integers, -1 where unknown.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from diffclust.training.data import batch_constraints
 class PartialFenchelYoungLoss(torch.nn.Module):
     """:class:`diffclust.nn.PartialFenchelYoungLoss` as sentence-transformers calls a loss.
 
-    A dataset has a column of texts and a column "label" of integers, -1 where unknown. Further columns of texts are
-    other views of the same row, which belong together: a paraphrase, a neighbour, or the same text once more, which
-    dropout makes another view.
+    Further columns of texts are other views of the same row, which belong together: a paraphrase, a neighbour, or the
+    same text once more, which dropout makes another view.
 
     Args:
         model: the SentenceTransformer that is trained.

@@ -5,44 +5,77 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.tables.table import UNKNOWN
+from diffclust.tables.columns import BLANK
+from diffclust.tables.table import listed
 
 MODEL = "all-MiniLM-L6-v2"
-BLANK = UNKNOWN - {"-1", "none", "unknown"}
 
 
-def column_texts(series: Any, source: str) -> list[str]:
-    """The texts of a column.
+@dataclass(frozen=True)
+class TextColumn:
+    """The column of a frame that is read as texts, and the model that reads it.
 
-    Raises:
-        ValueError: a text is missing.
+    Attributes:
+        name: of the column.
+        model: the name of a model of the Hugging Face hub, or the folder of one.
+        id: the column whose values name the rows; None for the frame's index, or none.
+        trusted: whether ``model`` may be a folder. A folder can hold code, so one that a stranger's run names is not
+            opened.
+        cache: a folder of a run that may have the vectors already.
     """
-    texts = ["" if value is None else str(value).strip() for value in series]
-    for row, text in enumerate(texts):
-        if text.lower() in BLANK:
-            raise ValueError(f"{source}: column {str(series.name)!r} is blank in row {row}. Fill or remove it.")
-    return texts
+
+    name: str
+    model: str = MODEL
+    id: str | None = None
+    trusted: bool = True
+    cache: Path | None = None
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any], model: str | None = None) -> TextColumn:
+        """From the JSON of a run, which is not trusted. A model that is given again is."""
+        return cls(content["column"], model or content["model"], content["id"], trusted=model is not None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"kind": "text", "column": self.name, "model": self.model, "id": self.id}
+
+    def transform(self, frame: Any, source: str) -> tuple[NDArray[np.float32], list[str]]:
+        """(n, d) vectors, and the texts.
+
+        Raises:
+            ValueError: the column is not there, or a text is missing.
+        """
+        if self.name not in frame.columns:
+            raise ValueError(f"{source} has no column {self.name!r}. It has {listed(list(map(str, frame.columns)))}.")
+        texts = ["" if value is None else str(value).strip() for value in frame[self.name]]
+        for row, text in enumerate(texts):
+            if text.lower() in BLANK:
+                raise ValueError(f"{source}: column {self.name!r} is blank in row {row}. Fill or remove it.")
+        if self.cache is not None and (path := vectors_file(self.cache, texts, self.model)).exists():
+            return np.load(path, allow_pickle=False), texts
+        return embed_texts(texts, self.model, trusted=self.trusted), texts
 
 
-def embed_texts(texts: Sequence[str], model: str, *, may_be_folder: bool = True) -> NDArray[np.float32]:
+def embed_texts(texts: Sequence[str], model: str, *, trusted: bool = True) -> NDArray[np.float32]:
     """(n, d) the vectors of texts.
 
     Args:
         texts: n of them.
         model: the name of a model of the Hugging Face hub, or the folder of one.
-        may_be_folder: False refuses a folder. A folder can hold code, so one that a stranger's run names is not opened.
+        trusted: False refuses a folder.
 
     Raises:
         ImportError: sentence-transformers is not installed.
         ValueError: there is no such model, or the hub cannot be reached.
     """
-    if not may_be_folder and Path(model).exists():
+    if not trusted and Path(model).exists():
         raise ValueError(
             f"The texts of the run were embedded by a model in the folder {model}, which can hold code. If you trust "
             f"it, name it again: model={model!r}."
