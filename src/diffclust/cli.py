@@ -106,6 +106,7 @@ SCALING = (
     "column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, or auto: "
     "column or global, by what columns and labels say."
 )
+BATCH_SIZE = "Rows in a step. More finds new classes better." + _default("256; more than 20 clusters: 512")
 EPSILON = "Size of the noise through which the clustering can be trained." + _default(
     "0.5; images: growing from 0.5 to 2"
 )
@@ -132,7 +133,7 @@ def fit(
     cut: Annotated[str, _known("NAME", CUT)] = "auto",
     holdout: Annotated[float, _known("SHARE", HOLDOUT, min=0.0, max=0.9)] = 0.2,
     steps: Annotated[int, _training("N", "Training steps.", min=1)] = 300,
-    batch_size: Annotated[int, _training("ROWS", "Rows in a step. More finds new classes better.", min=2)] = 256,
+    batch_size: Annotated[int | None, _training("ROWS", BATCH_SIZE, min=2)] = None,
     backbone: Annotated[str | None, _training("NAME", BACKBONE)] = None,
     scaling: Annotated[str, _training("NAME", SCALING)] = "auto",
     epsilon: Annotated[float | None, _training("SIZE", EPSILON, min=1e-6)] = None,
@@ -180,7 +181,7 @@ def fit(
         epsilon="auto" if epsilon is None else epsilon,
         n_draws=draws,
         n_steps=steps,
-        batch_size=batch_size,
+        batch_size=batch_size or "auto",
         device=device,
         seed=seed,
         validate_every=min(50, max(1, steps // 20)),  # a killed run loses the steps since the last checkpoint

@@ -17,7 +17,9 @@ from diffclust.constraints import all_apart
 from diffclust.knowledge import Knowledge
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
-MANY_CLUSTERS = 20  # from here on, k-means starts at the centres of k-means without knowledge
+MANY_CLUSTERS = 20  # above it, k-means starts at the centres of k-means without knowledge, and spectral smooths
+MANY_RESTARTS = 5  # of that k-means
+SMOOTHING_NEIGHBOURS, SMOOTHING_ROUNDS = 10, 2
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
@@ -59,7 +61,7 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     group, apart = knowledge.group, knowledge.apart
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
-    many = MANY_CLUSTERS <= n_clusters < len(points)
+    many = MANY_CLUSTERS < n_clusters < len(points)
     for _ in range(1 if many else RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
         if many:
             centres = _free_centres(points, n_clusters, seed)
@@ -77,8 +79,9 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
 
-    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them.
-    Arguments and errors are those of :func:`kmeans`.
+    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
+    more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
+    which keeps the leading part of all eigenvectors, and :func:`kmeans` cuts these. Arguments and errors are those of :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
@@ -92,6 +95,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     n = len(points)
     if n_clusters >= n - 1:  # no neighbours are left to speak of
         return kmeans(points, knowledge, n_clusters, seed)
+    if n_clusters > MANY_CLUSTERS:
+        return kmeans(_smoothed(points), knowledge, n_clusters, seed)
     n_neighbours = min(NEIGHBOURS, n - 1)
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
@@ -108,6 +113,18 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     ]
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
+
+
+def _smoothed(points: Floats) -> Floats:
+    """Each row as the mean of itself and its nearest others, twice."""
+    from sklearn.neighbors import NearestNeighbors
+
+    model = NearestNeighbors(n_neighbors=min(SMOOTHING_NEIGHBOURS, len(points) - 1)).fit(points)
+    nearest = model.kneighbors(return_distance=False)
+    around = np.concatenate([np.arange(len(points))[:, None], nearest], axis=1)
+    for _ in range(SMOOTHING_ROUNDS):
+        points = points[around].mean(1)
+    return points
 
 
 def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -246,7 +263,7 @@ def _free_centres(points: Floats, n_clusters: int, seed: int) -> Floats:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
-        model = KMeans(n_clusters, n_init=RESTARTS, random_state=seed).fit(points)
+        model = KMeans(n_clusters, n_init=MANY_RESTARTS, random_state=seed).fit(points)
     return np.asarray(model.cluster_centers_, np.float64)
 
 

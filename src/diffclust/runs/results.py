@@ -104,10 +104,10 @@ class Run:
         """The columns of the table that :meth:`place_frame` and ``diffclust cluster`` make."""
         return {
             "cluster": placed.clusters,
-            "name": np.array(self.names, object)[placed.clusters],
+            "name": np.array(self.names, str)[placed.clusters],
             "confidence": placed.confidence,
             "novelty": placed.novelty,
-            **({} if row_names is None else {"id": np.array(row_names, object)}),
+            **({} if row_names is None else {"id": np.array(row_names, str)}),
             "unlike": placed.unlike,
         }
 
