@@ -36,6 +36,7 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
         "diffclust.metric_learning",
         ("PartialFenchelYoungLoss", "CrossBatchMemory", "SelfSupervisedLoss"),
     ),
+    ("sentence-transformers", "diffclust.sentence_transformers", ("PartialFenchelYoungLoss",)),
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
 ]
 

@@ -41,6 +41,7 @@ def public_names():
     names += [f"dc.training.{name}" for name in TRAINING]
     names += ["dc.stability.soft_connectivity", "dc.solvers.solver_for"]
     names += [f"dc.metric_learning.{name}" for name in METRIC_LEARNING]
+    names += ["dc.sentence_transformers.PartialFenchelYoungLoss"]
     return names
 
 
@@ -64,7 +65,7 @@ def signature(name):
         if parameter.kind == parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             written.append("*")
-        star = "*" if parameter.kind == parameter.VAR_POSITIONAL else ""
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = json.dumps(parameter.default) if isinstance(parameter.default, str) else repr(parameter.default)
         shown = "" if parameter.default is parameter.empty else f"={default}"
         written.append(f"{star}{parameter.name}{shown}")

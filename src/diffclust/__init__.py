@@ -58,7 +58,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in ("cells", "cluster", "metric_learning", "nn", "training"):
+    if name in ("cells", "cluster", "metric_learning", "nn", "sentence_transformers", "training"):
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run

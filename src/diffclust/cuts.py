@@ -81,7 +81,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
 
     It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
     more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
-    which keeps the leading part of all eigenvectors, and :func:`kmeans` cuts these. Arguments and errors are those of :func:`kmeans`.
+    which keeps the leading part of all eigenvectors, and :func:`kmeans` cuts these. Arguments and errors are those of
+    :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
