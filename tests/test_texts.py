@@ -121,7 +121,7 @@ def test_blank_text_and_array_without_columns(model):
     with pytest.raises(ValueError, match="'message' is blank in row 1"):
         read_table(frame, text=TextColumn("message", model))
     np.save("x.npy", np.zeros((3, 2)))
-    with pytest.raises(ValueError, match=r"text='message': x.npy has no columns"):
+    with pytest.raises(ValueError, match=r"text='message' is for a table with columns, but x.npy is an array"):
         read_table("x.npy", text="message")
 
 

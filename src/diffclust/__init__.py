@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from diffclust import cluster, nn, training
     from diffclust import metric_learning as metric_learning  # not in __all__: it needs an extra
     from diffclust.runs import load_run
+    from diffclust.suggestions import suggest
 
 __version__: str
 
@@ -52,6 +53,7 @@ __all__ = [
     "spanning_forest",
     "stability",
     "standardize",
+    "suggest",
     "training",
 ]
 
@@ -62,6 +64,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run
+    if name == "suggest":
+        return import_module("diffclust.suggestions").suggest
     if name == "__version__":
         return _version()
     raise AttributeError(f"module 'diffclust' has no attribute {name!r}")

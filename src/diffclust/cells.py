@@ -66,8 +66,9 @@ def fit(
     features, _, said = represent(adata, "adata", use_rep)
     model = ForestEmbedding(n_clusters, random_state=random_state, **options)
     model.fit(features, np.where(unknown, "", values.astype(str)).astype(object))
-    found, evidence = model.partition_, model.partition_.evidence
-    adata.obs[key_added] = pd.Categorical(model.labels_.astype(str), list(map(str, model.cluster_numbers_)))
+    evidence, names = model.partition_.evidence, [str(name) for name in model.cluster_numbers_]
+    # Names as objects: anndata 0.12.6 cannot write the strings of pandas 3.
+    adata.obs[key_added] = pd.Categorical.from_codes(model.partition_.clusters, pd.Index(names, dtype=object))
     adata.obs[f"{key_added}_confidence"] = model.probabilities_
     adata.obs[f"{key_added}_novelty"] = model.novelty_
     adata.obsm[f"X_{key_added}"] = model.embedding_
@@ -85,7 +86,7 @@ def fit(
             **{f"hidden labels, {name}": score for name, score in evidence.scores.items()},
         },
     }
-    ranking = rank_genes(*expression(adata), found.clusters, list(map(str, model.cluster_numbers_)))
+    ranking = rank_genes(*expression(adata), model.partition_.clusters, names)
     if ranking is not None:
         adata.uns[f"{key_added}_markers"] = ranking
     return model

@@ -72,3 +72,12 @@ def spreadsheet_text(text: str) -> str:
     ["'=1+1", '-1', '+3.5e2', "'-x", 'cat']
     """
     return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text
+
+
+def from_spreadsheet(text: str) -> str:
+    """The text of which :func:`spreadsheet_text` made a cell.
+
+    >>> [from_spreadsheet(text) for text in ("'=1+1", "'quoted", "cat")]
+    ['=1+1', "'quoted", 'cat']
+    """
+    return text[1:] if text.startswith("'") and spreadsheet_text(text[1:]) == text else text

@@ -45,7 +45,7 @@ def refuse_key(path: Path, key: str | None) -> None:
 def _read_sparse(path: Path, key: str | None) -> NDArray[Any]:
     from scipy.sparse import load_npz
 
-    from diffclust.cluster import to_dense
+    from diffclust.frameworks import to_dense
 
     if key is not None:
         raise ValueError(

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.answers import parse_answers
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, separator
+from diffclust.tables.frames import first_line, read_parquet, read_text, separator
 from diffclust.tables.table import UNKNOWN, ending, listed, shortened
 
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
@@ -21,7 +22,8 @@ _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
     """One label for each row, from an array or a text file. Of a table the last column is read.
 
-    A text file with one line more than there are rows starts with a header, or ends with a blank line.
+    A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -38,7 +40,10 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
-    text = _read_text(path)
+    text = read_text(path)
+    answers = parse_answers(text, str(path), n_rows)
+    if answers is not None:
+        return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
     lines = csv.reader(io.StringIO(text), delimiter=separator(path, first_line(text.splitlines())))
     try:
         values = [line[-1] if line else "" for line in lines]
@@ -59,13 +64,13 @@ def _without_header(values: list[str], n_rows: int) -> list[str]:
 
 def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
     """(n,) class numbers, -1 where unknown, and the name of each. Names are sorted, those that are numbers by size."""
-    texts = [_text(value) for value in found]
+    texts = [label_text(value) for value in found]
     names = sorted({text for text in texts if text.lower() not in UNKNOWN}, key=_order)
     number = {name: position for position, name in enumerate(names)}
     return np.array([number.get(text, -1) for text in texts], np.int64), names
 
 
-def _text(value: Any) -> str:
+def label_text(value: Any) -> str:
     """A label as text. 1.0, 1 and 1.000e+00, which np.savetxt writes, are the same label. 2E5 and 02 are names."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
@@ -85,8 +90,11 @@ def _order(name: str) -> tuple[bool, float, str]:
         return True, 0.0, name
 
 
-def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
-    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped."""
+def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[int, int]]:
+    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
+
+    Of answers to pairs, as ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
+    """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if ending(path) == ".npy":
@@ -94,9 +102,11 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
             raise ValueError(f"{path} must be integers of shape (m, 2), got {pairs.dtype} {pairs.shape}.")
         found = [(int(i), int(j)) for i, j in pairs]
+    elif answers := parse_answers(read_text(path), str(path), n_rows):
+        found = list(getattr(answers, kind))
     else:
         found = []
-        for number, line in enumerate(_read_text(path).splitlines()):
+        for number, line in enumerate(read_text(path).splitlines()):
             parts = line.replace(",", " ").replace(";", " ").split()
             if not parts:
                 continue
@@ -111,10 +121,3 @@ def read_pairs(path: Path, n_rows: int) -> list[tuple[int, int]]:
         if not (0 <= i < n_rows and 0 <= j < n_rows):
             raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")
     return found
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error

@@ -10,13 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.tables import arrays, cells, frames
+from diffclust.tables import arrays, cells, frames, pictures
 from diffclust.tables.columns import Encoding, category_texts, choose_columns, choose_id, row_names
 from diffclust.tables.known import encode_labels, read_labels
 from diffclust.tables.table import Table, ending, listed
 from diffclust.tables.texts import TextColumn
 
 FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
+
+# What a file or a folder may be.
+TABLE, CELLS, PICTURES, ARRAYS = "a table with columns", "an .h5ad file", "a folder of pictures", "an array"
+OPTION_OF = {"id_column": TABLE, "text": TABLE, "use_rep": CELLS, "image_size": PICTURES}
+LABELS_OF_FOLDERS = {
+    ARRAYS: "Give a file with a label for each row.",
+    PICTURES: "Put pictures into folders named by their class, or give a .csv file of file names and labels.",
+}
 
 
 def read_table(
@@ -27,19 +35,22 @@ def read_table(
     id_column: str | None = None,
     use_rep: str | None = None,
     text: str | TextColumn | None = None,
+    image_size: int | None = None,
     encoding: dict[str, Any] | None = None,
 ) -> Table:
     """Reads features, and labels if there are any.
 
     Args:
-        data: a file of one of ``FORMATS``, a folder of ``.npy`` files with one row each, a data frame of pandas, polars
-            or Arrow, or an AnnData object.
+        data: a file of one of ``FORMATS``, a folder of pictures or of ``.npy`` files with one row each, a data frame of
+            pandas, polars or Arrow, or an AnnData object.
         labels: the name of a column of the table (of cells: of ``obs``), a key of an ``.npz``, or a file with one label
-            for each row. Blank or -1 is unknown. With None, no row is labelled.
+            for each row; of pictures, a file of lines with a file name and a label. Blank or -1 is unknown. With None,
+            pictures in folders are labelled by these, and else no row is labelled.
         at_least: the smallest number of rows that is accepted.
         id_column: the column of the table that names the rows; None looks for one.
         use_rep: what stands for cells, see :func:`diffclust.tables.cells.represent`.
         text: the column whose texts become vectors. All others, but those of labels and ids, are left out.
+        image_size: the longer side of pictures, see :func:`diffclust.tables.pictures.read_pictures`.
         encoding: of an earlier table, ``Table.encoding``: the rows are treated as those were. ``{"kind": "array"}``
             takes every column as numbers.
 
@@ -57,11 +68,14 @@ def read_table(
     elif cells.is_anndata(data):
         table = read_cells(data, "adata", column, use_rep, encoding)
     else:
-        table = _read_path(Path(data), column, id_column, use_rep, text, encoding)
+        options: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": text}
+        table = _read_path(Path(data), column, {name: o for name, o in options.items() if o is not None}, encoding)
     table = _checked(table, at_least)
     if label_file is None:
         return table
-    return _labelled(table, read_labels(label_file, len(table)), str(labels))
+    if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
+        return _labelled(table, pictures.labels_by_name(label_file, table.row_names, table.source), labels)
+    return _labelled(table, read_labels(label_file, len(table)), labels)
 
 
 def read_pieces(
@@ -113,41 +127,58 @@ def _is_label_file(path: Path) -> bool:
     return ending(path) in (*FORMATS, ".txt")
 
 
-def _read_path(
-    path: Path,
-    column: str | None,
-    id_column: str | None,
-    use_rep: str | None,
-    text: TextColumn | None,
-    encoding: dict[str, Any] | None,
-) -> Table:
+def _read_path(path: Path, column: str | None, options: dict[str, Any], encoding: dict[str, Any] | None) -> Table:
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
-    if ending(path) in cells.FORMATS:
-        return read_cells(cells.read_anndata(path), str(path), column, use_rep, encoding)
-    if use_rep is not None:
-        raise ValueError(f"use_rep={use_rep!r} is for cells in .h5ad files, and {path} is none.")
-    if ending(path) in frames.FORMATS:
-        texts = [name for name in (column, id_column, text.name if text else None) if name is not None]
-        return read_columns(frames.read_frame(path, texts), str(path), column, id_column, text, encoding)
-    for name, value in (("id_column", id_column), ("text", text.name if text else None)):
-        if value is not None:
-            raise ValueError(f"{name}={value!r}: {path} has no columns.")
+    form = _form_of(path)
+    for name, value in options.items():
+        if OPTION_OF[name] != form:
+            value = value.name if isinstance(value, TextColumn) else value
+            raise ValueError(f"{name}={value!r} is for {OPTION_OF[name]}, but {path} is {form}.")
+    if form == TABLE:
+        text_columns = (column, options.get("id_column"), options["text"].name if "text" in options else None)
+        texts = [name for name in text_columns if name is not None]
+        return read_columns(frames.read_frame(path, texts), str(path), column, **options, encoding=encoding)
+    if form == CELLS:
+        return read_cells(cells.read_anndata(path), str(path), column, **options, encoding=encoding)
+    if path.is_dir() and column is not None:
+        raise ValueError(f"labels={column!r}: {path} is {form}, which has no columns. {LABELS_OF_FOLDERS[form]}")
+    if form == PICTURES:
+        return _read_pictures(path, **options, encoding=encoding)
     if path.is_dir():
-        if not any(path.glob("*.npy")):
-            raise ValueError(f"{path} has no .npy files.")
-        if column is not None:
-            raise ValueError(
-                f"labels={column!r}: a folder of arrays has no columns. Give a file with a label for each row."
-            )
         return _unlabelled(arrays.read_folder(path), str(path))
-    if ending(path) in arrays.FORMATS:
-        features, found = arrays.read_arrays(path, column)
-        table = _unlabelled(features, str(path))
-        return table if found is None else _labelled(table, found, column)
-    raise ValueError(
-        f"{path}: cannot read {ending(path) or 'a file without ending'}. Give one of {', '.join(FORMATS)}."
-    )
+    features, found = arrays.read_arrays(path, column)
+    table = _unlabelled(features, str(path))
+    return table if found is None else _labelled(table, found, column)
+
+
+def _form_of(path: Path) -> str:
+    """What a file or a folder holds."""
+    if path.is_dir():
+        if any(path.glob("*.npy")):
+            return ARRAYS
+        if pictures.find_pictures(path):
+            return PICTURES
+        raise ValueError(f"{path} has no .npy files and no pictures ({', '.join(pictures.FORMATS)}).")
+    for form, formats in ((TABLE, frames.FORMATS), (CELLS, cells.FORMATS), (ARRAYS, arrays.FORMATS)):
+        if ending(path) in formats:
+            return form
+    what = ending(path) or "a file without ending"
+    raise ValueError(f"{path}: cannot read {what}. Give one of {', '.join(FORMATS)}, or a folder of pictures.")
+
+
+def _read_pictures(path: Path, image_size: int | None = None, encoding: dict[str, Any] | None = None) -> Table:
+    if encoding is not None and encoding["kind"] != "pictures":
+        raise _other_kind(PICTURES, path, encoding)
+    files = pictures.find_pictures(path)
+    features, encoding, sentences = pictures.read_pictures(files, image_size, encoding)
+    names = [file.relative_to(path).as_posix() for file in files]
+    table = _unlabelled(features, str(path), row_names=names, encoding=encoding, sentences=sentences)
+    return _labelled(table, pictures.folder_classes(path, files), str(path))
+
+
+def _other_kind(form: str, source: Any, encoding: dict[str, Any]) -> ValueError:
+    return ValueError(f"{source} is {form}, but the run was made from another form of data, {encoding['kind']}.")
 
 
 def read_columns(
@@ -174,9 +205,10 @@ def read_columns(
     if encoding is None:
         chosen, sentences = choose_columns(frame, source, id_column)
     elif encoding["kind"] == "array":
-        chosen, sentences = Encoding.numbers(list(frame.columns)), []
+        # pandas and R write row numbers in a column without a name.
+        chosen, sentences = Encoding.numbers([name for name in frame.columns if not name.startswith("Unnamed: ")]), []
     elif encoding["kind"] != "columns":
-        raise ValueError(f"{source} is a table with columns, but the run was made from {encoding['kind']}.")
+        raise _other_kind(TABLE, source, encoding)
     else:
         chosen, sentences = Encoding.from_dict(encoding), []
     features, more = chosen.transform(frame, source)
@@ -202,7 +234,7 @@ def read_cells(
     """An AnnData object as a table."""
     found = None if labels is None else cells.annotation(adata, labels, source)
     if encoding is not None and encoding["kind"] != "cells":
-        raise ValueError(f"{source} holds cells, but the run was made from {encoding['kind']}.")
+        raise _other_kind(CELLS, source, encoding)
     features, encoding, sentences = cells.represent(adata, source, use_rep, encoding)
     table = _unlabelled(
         features,

@@ -61,7 +61,8 @@ function drawClusters({ clusters, label }) {
 function fillDescribed() {
   const some = D.described.filter(({ telling }) => telling.length);
   $("described-section").hidden = !some.length;
-  const cell = (name, texts) => make("td", { class: "wide inside", "data-name": name }, texts.join("; ") || "–");
+  const cell = (name, parts) => make("td", { class: "wide inside", "data-name": name }, ...(parts.length ? parts : ["–"]));
+  const column = ([name, values]) => make("div", {}, make("b", {}, name), make("em", {}, ` ${values}`));
   $("described").replaceChildren(
     make(
       "thead",
@@ -85,8 +86,11 @@ function fillDescribed() {
               ownClusters.get(cluster)?.name ?? `${cluster}`,
             ),
           ),
-          cell("What tells it apart", telling),
-          cell("Typical rows", typical),
+          cell("What tells it apart", telling.map(column)),
+          cell(
+            "Typical rows",
+            typical.map((name) => make("div", {}, name)),
+          ),
         ),
       ),
     ),

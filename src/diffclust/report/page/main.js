@@ -314,6 +314,7 @@ fillTexts();
 fillScores();
 fillMade();
 fillDescribed();
+fillAsked();
 drawAll();
 listenToMaps();
 listenToMatrix();
