@@ -117,7 +117,7 @@ ORDER = """
     cli
     runs
     cells
-    embedding metric_learning
+    embedding metric_learning sentence_transformers
     report cluster bench
     suggestions mistakes
     training partition
