@@ -4,6 +4,7 @@ They are made anew from their sources at each build, so that no page outlives wh
 """
 
 import csv
+import functools
 import importlib
 import inspect
 import re
@@ -31,7 +32,13 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
     ("Networks by name", "diffclust.backbones", ("make_backbone", "InputScaling")),
     ("Runs", "diffclust.runs", ()),
     ("The report", "diffclust.report", ("write_report", "ReportData")),
-    ("pytorch-metric-learning", "diffclust.metric_learning", ("PartialFenchelYoungLoss",)),
+    ("Single cells", "diffclust.cells", ("fit", "rank_genes")),
+    (
+        "pytorch-metric-learning",
+        "diffclust.metric_learning",
+        ("PartialFenchelYoungLoss", "CrossBatchMemory", "SelfSupervisedLoss"),
+    ),
+    ("sentence-transformers", "diffclust.sentence_transformers", ("PartialFenchelYoungLoss",)),
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
 ]
 
@@ -227,6 +234,37 @@ def semi_mnist() -> str:
     return table(header, rows)
 
 
+def ask() -> str:
+    """Queries that reach the target, the median over seeds, by set and method."""
+    curves: dict[tuple[str, str], dict[str, list[tuple[int, bool]]]] = {}
+    for row in read("ask.csv"):
+        seeds = curves.setdefault((row["set"], row["method"]), {})
+        seeds.setdefault(row["seed"], []).append((int(row["queries"]), float(row["ari"]) >= float(row["target"])))
+
+    def needed(curve: list[tuple[int, bool]]) -> float:
+        held = (n for (n, here), (_, after) in zip(curve, [*curve[1:], curve[-1]], strict=True) if here and after)
+        return next(held, float("inf"))
+
+    def cell(name: str, method: str) -> str:
+        if (name, method) not in curves:
+            return "–"
+        median = statistics.median(map(needed, curves[name, method].values()))
+        return "more" if median == float("inf") else f"{median:.0f}"
+
+    methods = list(dict.fromkeys(method for _, method in curves))
+    sets = list(dict.fromkeys(name for name, _ in curves))
+    return table(["set", *methods], ([name, *(cell(name, method) for method in methods)] for name in sets))
+
+
+def ask_means(file: str) -> str:
+    """The mean over seeds of every column, by set."""
+    rows = read(file)
+    columns = [name for name in rows[0] if name not in ("set", "seed")]
+    sets = dict.fromkeys(row["set"] for row in rows)
+    means = {name: [mean(row[c] for row in rows if row["set"] == name) for c in columns] for name in sets}
+    return table(["set", *columns], ([name, *(f"{value:.3f}" for value in means[name])] for name in sets))
+
+
 # File, title, the command that made the file, the page with conditions and remarks, and what makes the table.
 TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
     (
@@ -245,6 +283,19 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "trust_k.csv", "Tables that nobody tuned for: the number of clusters",
         "python benchmarks/trust.py OUT/report/*.npz --seeds 12 13 --protocols half --choose-k "
         "--out results/trust_k.csv", "trust.md", trust_k,
+    ),
+    (
+        "ask.csv", "What to label next: queries to the target",
+        "python benchmarks/ask.py queries --mnist mnist.npz --pbmc pbmc.h5 --out results", "ask.md", ask,
+    ),
+    (
+        "ask_mistakes.csv", "Labels that look wrong", "python benchmarks/ask.py mistakes --seeds 0 1 --out results",
+        "ask.md", functools.partial(ask_means, "ask_mistakes.csv"),
+    ),
+    (
+        "ask_names.csv", "Names that stay",
+        "python benchmarks/ask.py names --sets iris wine penguins digits --seeds 0 1 --out results", "ask.md",
+        functools.partial(ask_means, "ask_names.csv"),
     ),
     (
         "points.csv", "Trees from points, two CPU cores",

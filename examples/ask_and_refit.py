@@ -2,8 +2,8 @@
 Ask and refit
 =============
 
-Which rows should a person label next? Those of which the model is least sure. Each round asks for ten labels and trains
-again.
+Which rows should a person label next? ``dc.suggest`` names those whose answer would settle most. Each round asks for
+ten labels and trains again.
 """
 
 # %%
@@ -24,27 +24,34 @@ def first_labels(rng: np.random.Generator) -> np.ndarray:
     return known
 
 
-def score(known: np.ndarray) -> tuple[float, np.ndarray]:
-    """ARI on rows without a label, and how sure the model is of each row."""
+def fit(known: np.ndarray) -> tuple[float, dc.cluster.ForestEmbedding]:
+    """ARI on rows without a label, and the model."""
     model = dc.cluster.ForestEmbedding(n_clusters=3, cut="forest", n_steps=60, random_state=0).fit(X, known)
     hidden = known < 0
-    return dc.metrics.clustering_scores(truth[hidden], model.labels_[hidden])["ari"], model.probabilities_
+    return dc.metrics.clustering_scores(truth[hidden], model.labels_[hidden])["ari"], model
 
 
 # %%
-# Two ways of asking, from the same three starts: the least sure rows, and random rows.
+# Two ways of asking, from the same three starts: what ``dc.suggest`` says, and random rows.
 curves: dict[str, np.ndarray] = {}
-for name in ("least sure", "random"):
+for name in ("suggested", "random"):
     curves[name] = np.empty((3, 5))
     for start in range(3):
         rng = np.random.default_rng(start)
         known = first_labels(rng)
         for step in range(5):
-            curves[name][start, step], sure = score(known)
-            order = np.argsort(sure) if name == "least sure" else rng.permutation(len(X))
-            asked = order[known[order] < 0][:10]
+            curves[name][start, step], model = fit(known)
+            if name == "suggested":
+                asked = [question.row for question in dc.suggest(model, n=10)]
+            else:
+                asked = rng.choice(np.flatnonzero(known < 0), 10, replace=False)
             known[asked] = truth[asked]  # the person's answer
     print(f"{name}: " + ", ".join(f"{ari:.3f}" for ari in curves[name].mean(axis=0)))
+
+# %%
+# A question says why it is asked. ``diffclust ask`` writes such a table, and the report shows it with pictures.
+for question in dc.suggest(model, n=3):
+    print(question)
 
 # %%
 # Thick lines are means, thin ones the three starts. Three starts on one table show how to ask, and not which way of

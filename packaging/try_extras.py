@@ -47,6 +47,14 @@ assert dc.load_run("run").clusters.shape == (1797,)
 many = np.random.default_rng(0).normal(size=(500, 4))
 assert dc.Hierarchy.from_points(many, n_neighbors=10).labels(3).max() == 2
 """,
+    "cells": """
+import anndata
+adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (10, 6)).astype(np.float32))
+adata.obsm["X_pca"] = points.astype(np.float32)
+adata.obs["cell_type"] = ["T cell"] * 2 + ["Unknown"] * 6 + ["B cell"] * 2
+dc.cells.fit(adata, "cell_type", n_clusters=2, n_steps=5, cut="forest")
+assert adata.obs["diffclust"].tolist() == ["T cell"] * 5 + ["B cell"] * 5
+""",
     "metric-learning": """
 import torch
 loss = dc.metric_learning.PartialFenchelYoungLoss(n_clusters=2)

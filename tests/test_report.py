@@ -16,22 +16,27 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import diffclust as dc
+from diffclust.answers import read_answers
 from diffclust.evidence import Evidence
 from diffclust.files import write_atomically
-from diffclust.report import ReportData, maps, payload, write, write_report
+from diffclust.mistakes import Suspect
+from diffclust.report import Asked, ReportData, maps, payload, write, write_report
 from diffclust.report.images import sprite_sheet
 from diffclust.report.rows import choose_rows, edges_between
 from diffclust.report.slider import cut, guards, renumber, slider_range
 from diffclust.stability import soft_connectivity
+from diffclust.suggestions import PairQuestion, RowQuestion
 
 pytest.importorskip("plotly")
 
+PAGE = Path(write.__file__).parent / "page"
 EVIL = "</script><script>window.stolen = 1</script>"
 
 
@@ -597,9 +602,123 @@ def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
         assert problems(page) == []
 
 
+def test_the_page_says_what_is_in_each_cluster_and_colours_by_a_column(browser, tmp_path):
+    telling = [{"column": EVIL, "text": f"{EVIL}: 5 here, 2 elsewhere"}]
+    described = [{"cluster": c, "telling": telling, "typical": [{"row": 7, "id": EVIL}]} for c in range(6)]
+    batch = np.where(np.arange(150) % 2, EVIL, "second")
+    data = make_data(described=described, reading=[EVIL], groupings={"batch <i>": batch})
+    write_report(data, tmp_path / "page.html")
+    page = open_page(browser, tmp_path / "page.html")
+    assert f"{EVIL} 5 here, 2 elsewhere{EVIL}" in text(page, "#described tbody tr")
+    assert text(page, "#reading") == EVIL
+    assert text(page, "#colour-column") == "a column …batch <i>"
+    choose = "const s = document.querySelector('#colour-column'); s.value = 0; s.dispatchEvent(new Event('change'))"
+    page.execute_script(choose)
+    wait(page, "return document.querySelectorAll('#legend .chip').length === 2")
+    assert len(colours(page)) == 2
+    assert text(page, "#legend .chip small") == "75 rows"
+    click(page, "input[value=cluster]")
+    assert len(colours(page)) == 6
+    assert problems(page) == []
+    assert page.execute_script("return window.stolen") is None
+
+
 def test_what_was_not_measured_is_not_shown(page):
     shown = "return !!document.getElementById(arguments[0]).offsetHeight"
-    assert not any(page.execute_script(shown, id) for id in ("headline", "made-section", "reliability-section"))
+    parts = ("headline", "made-section", "reliability-section", "described-section", "reading-section", "colour-column")
+    assert not any(page.execute_script(shown, id) for id in parts)
+
+
+ASKED = Asked(
+    rows=[RowQuestion(7, "class 3", 0.4, "between class 3 and class 2"), RowQuestion(149, "new 1", 0.9, EVIL)],
+    pairs=[PairQuestion(11, 12, "new 2", 0.5, "whether it is of cluster new 2")],
+    suspects=[Suspect(3, "class 3", "class 2", 0.02, "labelled class 3, but class 2 is more likely")],
+    facts={7: [("height", "1.5"), ("<b>", EVIL)]},
+    command="diffclust fit DATA --more answers.csv --warm runs/blobs",
+)
+
+
+@pytest.fixture
+def downloads(browser, tmp_path):
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    return tmp_path
+
+
+def saved(folder):
+    """The file that the page saves; it has another name until it is whole."""
+    end = time.monotonic() + 15
+    while not (path := folder / "answers.csv").exists():
+        assert time.monotonic() < end, list(folder.iterdir())
+        time.sleep(0.05)
+    return path
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_answers_in_the_page_are_a_file_that_fit_reads(browser, tmp_path, downloads, ids):
+    names = [f"id {row}" for row in range(150)] if ids else None
+    write_report(make_data(images=True, asked=ASKED, row_names=names), tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html")
+    assert page.execute_script("return document.querySelectorAll('#ask-section .card .picture').length") == 5
+    assert text(page, "#ask-rows .card:first-child dl") == f"height1.5<b>{EVIL}"
+    assert text(page, "#suspects-title") == "This label looks wrong"
+    assert page.execute_script("return document.querySelector('#save').disabled")
+    click(page, "#ask-rows .card:first-child .choices button:nth-child(2)")
+    press(page, "#ask-rows .card:nth-child(2) input", '=a "new", class')
+    click(page, "#ask-pairs .choices button:nth-child(2)")
+    click(page, "#ask-suspects .choices button:nth-child(3)")
+    assert text(page, "#answered") == "4 answers"
+    click(page, "#save")
+    found = read_answers(saved(downloads), 150, names)
+    assert found.labels == {7: "<b>six</b>", 149: '=a "new", class', 3: "class 2"}
+    assert (found.must_link, found.cannot_link) == ([], [(11, 12)])
+    assert "--warm runs/blobs" in text(page, "#go-on")
+    click(page, "#ask-rows .card:first-child .choices button:nth-child(2)")  # pressed again: no answer
+    assert text(page, "#answered") == "3 answers"
+    assert page.execute_script("return window.stolen") is None
+    assert requests(page) == [(tmp_path / "report.html").as_uri()]
+    assert problems(page) == []
+
+
+def test_without_questions_nothing_is_asked(page):
+    assert not page.execute_script("return document.getElementById('ask-section').offsetHeight")
+
+
+def test_questions_fit_on_a_phone(browser, tmp_path):
+    write_report(make_data(asked=ASKED), tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html", width=390)
+    click(page, "#ask-pairs-part summary")
+    assert page.execute_script("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+
+
+def test_clusters_have_the_names_and_colours_that_the_run_gave_them(browser, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    own = ["class 0", "class 1", "class 2", "class 3", "new 7", "new 3"]
+    data = make_data(class_names=[f"class {c}" for c in range(6)])
+    names = [
+        own[data.known[data.clusters == c].max()] if (data.known[data.clusters == c] >= 0).any() else ""
+        for c in range(6)
+    ]
+    new = [c for c in range(6) if not names[c]]
+    names[new[0]], names[new[1]] = own[4:]
+    write_report(
+        dataclasses.replace(data, cluster_names=names, cluster_colours=[5, 4, 3, 2, 1, 30]), tmp_path / "a.html"
+    )
+    page = open_page(browser, tmp_path / "a.html")
+    script = """return [...document.querySelectorAll("#clusters .tag")]
+        .map((e) => [e.textContent, e.querySelector(".swatch").style.background])"""
+    shown = page.execute_script(script)
+    assert [name for name, _ in shown] == names
+    palette = re.findall(r'"(#[0-9a-f]{6})"', (PAGE / "data.js").read_text())
+    assert [_hex(colour) for _, colour in shown] == [palette[c] for c in (5, 4, 3, 2, 1, 30)]
+    press(page, "#k", Keys.ARROW_RIGHT)
+    more = page.execute_script(script)
+    assert len({colour for _, colour in more}) == 7
+    assert set(map(tuple, shown)) < set(map(tuple, more))
+
+
+def _hex(colour):
+    return "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour)[:3])
 
 
 def test_copy_button_says_that_it_copied(page):

@@ -65,13 +65,21 @@ def contents(folder):
     return (folder / "clusters.csv").read_bytes(), (folder / "embeddings.npy").read_bytes(), hierarchy
 
 
+def test_other_methods_are_trained_where_rows_come_with_neighbours(tmp_path):
+    """As many rows as these make training pair each row with a neighbour, which cross-entropy cannot use."""
+    table = make_table(n_labelled=60, n=330)
+    run = fit(tmp_path / "run", table, n_clusters=3, holdout=0.5, cut="forest", report=False)
+    assert run.module.config.neighbours > 0
+    assert "cross-entropy, same labels" in [row["method"] for row in run.metrics["scores"]]
+
+
 # -------------------------------------------------------------------------------------------------------- the folder
 
 
 def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
     fitted = fit(tmp_path / "run", holdout=0.25)
     run = dc.load_run(tmp_path / "run")
-    assert {path.name for path in run.folder.iterdir()} == {*FILES, MANIFEST, "log", "report.html"}
+    assert {path.name for path in run.folder.iterdir()} == {*FILES, MANIFEST, "clusters.json", "log", "report.html"}
     np.testing.assert_array_equal(run.clusters, np.arange(N) % 3)
     assert run.names == ["cat", "dog", "eel"]
     assert run.embeddings.shape == (N, 16)

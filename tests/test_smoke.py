@@ -29,6 +29,7 @@ EXTRAS = os.environ.get("DIFFCLUST_EXTRAS") == "required"
 UNBOUND = {"mypy", "ruff", "selenium", "fast_hdbscan", "fastcluster", "palmerpenguins", "quitefastmst"}
 UNBOUND |= {"build", "codespell", "ipykernel", "myst-parser", "nbclient", "pydata-sphinx-theme", "sphinx"}
 UNBOUND |= {"sphinx-gallery", "twine"}
+UNBOUND |= {"bertopic", "polars", "scanpy"}  # whose users we adapt to
 RNG = np.random.default_rng(0)
 POINTS = np.concatenate([RNG.normal(centre, 0.3, size=(12, 3)) for centre in (-4, 0, 4)])
 LABELS = np.where(np.arange(36) % 3, -1, np.arange(36) // 12)
@@ -147,6 +148,16 @@ def test_metric_learning():
     points = torch.tensor(POINTS, dtype=torch.float32, requires_grad=True)
     loss(points, torch.as_tensor(LABELS)).backward()
     assert bool(torch.isfinite(points.grad).all())
+
+
+def test_cells():
+    anndata = need("anndata")
+    need("lightning")
+    adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (36, 8)).astype(np.float32))
+    adata.obsm["X_pca"] = POINTS.astype(np.float32)
+    adata.obs["cell_type"] = np.where(LABELS < 0, "Unknown", "type " + LABELS.astype(str).astype(object))
+    dc.cells.fit(adata, "cell_type", n_clusters=3, n_steps=10, cut="forest")
+    assert adata.obs["diffclust"].tolist() == [f"type {number // 12}" for number in range(36)]
 
 
 def test_neighbors(capfd):

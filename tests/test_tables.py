@@ -117,8 +117,8 @@ def test_a_column_without_a_name_is_a_feature_where_numbers_repeat_or_are_decima
 @pytest.mark.parametrize("names", ["0,1,2", "1,2,3", "400.5,401,402", "402,401,400.5", "0,1", "0", "1;2", "a,1", ",0"])
 def test_numbers_can_be_names_of_columns(names, write):
     separator = ";" if ";" in names else ","
-    row = separator.join(["5"] * len(names.split(separator))) + "\n"
-    assert len(read_table(write("x.csv", names + "\n" + row * 2))) == 2
+    rows = [separator.join([value] * len(names.split(separator))) + "\n" for value in "56"]
+    assert len(read_table(write("x.csv", names + "\n" + "".join(rows)))) == 2
 
 
 WRONG_FILES = {
@@ -140,11 +140,8 @@ WRONG_FILES = {
     "not parquet": ("x.parquet", "hello", "x.parquet cannot be read as a table"),
     "empty csv": ("x.csv", "", "x.csv is empty"),
     "header only": ("x.csv", "a,b\n", "0 rows"),
-    "word": ("x.csv", "a,b\n1,2\n3,red\n", "column 'b' is 'red', not a number, in row 1"),
-    "blank": ("x.csv", "a,b\n1,2\n3,\n", "column 'b' is blank in row 1"),
-    "short line": ("x.csv", "a,b\n1,2\n3\n", "column 'b' is blank in row 1"),
-    "NA": ("x.csv", "a,b\n1,NA\n3,4\n", "column 'b' is blank in row 0"),
-    "infinite": ("x.csv", "a,b\n1,inf\n3,4\n", "row 0 has a value"),
+    "word": ("x.csv", "a,b\n1,2\n3,red\n", "column 'b' is 'red', not a finite number, in row 1"),
+    "infinite": ("x.csv", "a,b\n1,inf\n3,4\n", "column 'b' is 'inf', not a finite number, in row 0"),
     "latin-1": ("x.csv", "a,b\n1,\xe9\n".encode("latin-1"), "not a text file in UTF-8"),
     "no header": ("x.csv", "1.5,2.5\n3.5,4.5\n5.5,6.5\n", "x.csv starts with a row of numbers, not with the names"),
     "no header, equal": ("x.csv", "0,0,0\n1,2,3\n4,5,6\n", "starts with a row of numbers"),
@@ -171,15 +168,6 @@ def test_half_a_file_is_an_error(name, share, write, tmp_path):
     whole = (tmp_path / name).read_bytes()
     with pytest.raises(ValueError, match="cannot be read"):
         read_table(write(name, whole[: int(share * len(whole))]))
-
-
-@pytest.mark.parametrize(
-    "times", [pd.to_datetime(["2020-01-01", None]), pd.to_datetime(["2020"] * 2, utc=True), pd.to_timedelta([1, 2])]
-)
-def test_times_are_not_numbers(times, tmp_path):
-    pd.DataFrame({"a": [1.0, 2.0], "when": times}).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match=r"column 'when' is '.*', not a number, in row 0"):
-        read_table(tmp_path / "t.parquet")
 
 
 def test_rows_of_a_folder_must_be_alike(write, tmp_path):

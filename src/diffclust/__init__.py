@@ -15,9 +15,11 @@ from diffclust.similarity import cosine_similarities, mutual_reachability, negat
 from diffclust.stability import choose_n_clusters, soft_memberships
 
 if TYPE_CHECKING:
+    from diffclust import cells as cells  # not in __all__: it needs an extra
     from diffclust import cluster, nn, training
     from diffclust import metric_learning as metric_learning  # not in __all__: it needs an extra
     from diffclust.runs import load_run
+    from diffclust.suggestions import suggest
 
 __version__: str
 
@@ -51,16 +53,31 @@ __all__ = [
     "spanning_forest",
     "stability",
     "standardize",
+    "suggest",
     "training",
 ]
 
 
+LAZY_MODULES = (
+    "cells",
+    "cluster",
+    "continuation",
+    "metric_learning",
+    "mistakes",
+    "nn",
+    "sentence_transformers",
+    "training",
+)
+
+
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in ("cluster", "metric_learning", "nn", "training"):
+    if name in LAZY_MODULES:
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run
+    if name == "suggest":
+        return import_module("diffclust.suggestions").suggest
     if name == "__version__":
         return _version()
     raise AttributeError(f"module 'diffclust' has no attribute {name!r}")

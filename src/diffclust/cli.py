@@ -1,8 +1,9 @@
-"""The command line: ``diffclust fit``, ``cluster``, ``bench``. How errors are shown is in ``messages.py``."""
+"""The command line: ``diffclust fit``, ``ask``, ``cluster``, ``bench``. How errors are shown is in ``messages.py``."""
 
 from __future__ import annotations
 
-import sys
+import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,13 +12,17 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
-from diffclust.messages import exit_with_message, fail
+from diffclust.answers import Answers, questions_csv, read_answers
+from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
-from diffclust.tables import Table, check_columns, listed, read_pair_weights, read_pairs, read_table
+from diffclust.tables import Table, listed, read_pair_weights, read_pairs, read_table
+from diffclust.tables.texts import MODEL as TEXT_MODEL
+from diffclust.tables.texts import TextColumn
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -31,7 +36,7 @@ WITHHELD_DIGITS = (7, 8, 9)
 
 
 def _say(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
+    Console(stderr=True, highlight=False).print(in_flags(text), soft_wrap=True, markup=False)
 
 
 def _version(wanted: bool) -> None:
@@ -65,12 +70,14 @@ def _check_weight(value: str) -> str:
     return value
 
 
-def _pair_weights(path: Path | None, default: str) -> Any:
-    """Weights of the pairs in a file, with a default where there are none; None: all are hard."""
+def _pair_weights(path: Path | None, n_pairs: int, default: str) -> NDArray[np.float64] | None:
+    """Weights of the pairs, those of a file first, with a default where there are none; None: all are hard."""
+    number = {"hard": np.inf, "auto": np.nan}.get(default)
+    weights = np.full(n_pairs, float(default) if number is None else number)
     in_file = None if path is None else read_pair_weights(path)
-    if in_file is None:
-        return None if path is None or default == "hard" else default if default == "auto" else float(default)
-    return np.where(np.isnan(in_file), {"hard": np.inf, "auto": np.nan}.get(default) or float(default), in_file)
+    if in_file is not None:
+        weights[: len(in_file)] = np.where(np.isnan(in_file), weights[: len(in_file)], in_file)
+    return None if np.isinf(weights).all() else weights
 
 
 def _path(value: str | Path) -> Path:
@@ -97,10 +104,22 @@ def _default(text: str) -> str:
 _known, _training = _option("What is known"), _option("Training")
 _ranks, _run = _option("Several devices"), _option("The run")
 DATA = (
-    "A .npy, .npz, .csv, .tsv or .parquet file, or a folder of .npy files, one for each row, in the order of their "
-    "names (10.npy comes before 2.npy). Without it: handwritten digits."
+    "A .csv, .tsv (or either with .gz), .parquet, .npy, .npz or .h5ad file, a folder of pictures, or a folder of .npy "
+    "files, one for each row, in the order of their names (10.npy comes before 2.npy). Without it: handwritten digits."
 )
-LABELS = "A column of the table, or a file with a label for each row. Blank or -1 is unknown."
+LABELS = (
+    "A column of the table, or a file with a label for each row; of pictures, a file with file name and label in each "
+    "line. Blank or -1 is unknown." + _default("folders in a folder of pictures")
+)
+ID = "The column that names the rows. It is shown beside them and is no feature." + _default("found by its values")
+USE_REP = "Of an .h5ad file, what stands for the cells: a key of obsm, a layer, or X." + _default(
+    "X_pca, or else components of X"
+)
+TEXT = "The column whose texts are read, each as a vector; other columns are left out."
+MODEL = "The sentence-transformers model that reads texts: a name on the Hugging Face hub, or a folder." + _default(
+    TEXT_MODEL
+)
+IMAGE_SIZE = "Longer side of pictures, in pixels." + _default("that of the files, at most 64")
 MUST_LINK = (
     "Pairs of rows that belong together: two row numbers, counted from 0, on each line, and perhaps a weight: log-odds "
     "of being right."
@@ -119,11 +138,18 @@ SCALING = (
     "column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, or auto: "
     "column or global, by what columns and labels say."
 )
+BATCH_SIZE = "Rows in a step. More finds new classes better." + _default("256; more than 20 clusters: 512")
 EPSILON = "Size of the noise through which the clustering can be trained." + _default(
     "0.5; images: growing from 0.5 to 2"
 )
 DEVICES = "GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts."
 TIMEOUT = "How long a device waits for another one before it gives up."
+MORE = "Answers to questions: the filled-in .csv file of `diffclust ask`, or the one that a report saves."
+WARM = "An earlier run to go on from: its labels, pairs, weights and names."
+LIKE = "An earlier run whose clusters give their names, numbers and colours to those that continue them."
+DROP = "Leave out the labels that look wrong in the run of --warm."
+STEPS = "Training steps." + _default("300, or 100 with --warm")
+WARM_STEPS = 100
 RESUME = "Continue the interrupted run in that folder. A run that torchrun or Slurm restarts does so by itself."
 
 
@@ -132,17 +158,25 @@ RESUME = "Continue the interrupted run in that folder. A run that torchrun or Sl
 def fit(
     data: Annotated[Path | None, typer.Argument(metavar="DATA", show_default=False, parser=_path, help=DATA)] = None,
     labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
+    id_column: Annotated[str | None, _known("COLUMN", ID, "--id")] = None,
+    use_rep: Annotated[str | None, _known("NAME", USE_REP)] = None,
+    text: Annotated[str | None, _known("COLUMN", TEXT)] = None,
+    model: Annotated[str | None, _known("NAME|FOLDER", MODEL)] = None,
+    image_size: Annotated[int | None, _known("PIXELS", IMAGE_SIZE, min=8)] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
     pair_weight: Annotated[str, _known("hard|auto|NUMBER", PAIR_WEIGHT, callback=_check_weight)] = "hard",
+    more: Annotated[Path | None, _known("FILE", MORE, parser=_path)] = None,
+    warm: Annotated[Path | None, _known("RUN", WARM, parser=_path)] = None,
+    drop_suspects: Annotated[bool, _known(None, DROP, "--drop-suspects")] = False,
     clusters: Annotated[str | None, _known("K|auto", CLUSTERS, callback=_check_clusters)] = None,
     min_cluster_size: Annotated[
         int | None, _known("ROWS", "Smallest new cluster." + _default("a third of an average one"), min=1)
     ] = None,
     cut: Annotated[str, _known("NAME", CUT)] = "auto",
     holdout: Annotated[float, _known("SHARE", HOLDOUT, min=0.0, max=0.9)] = 0.2,
-    steps: Annotated[int, _training("N", "Training steps.", min=1)] = 300,
-    batch_size: Annotated[int, _training("ROWS", "Rows in a step. More finds new classes better.", min=2)] = 256,
+    steps: Annotated[int | None, _training("N", STEPS, min=1)] = None,
+    batch_size: Annotated[int | None, _training("ROWS", BATCH_SIZE, min=2)] = None,
     backbone: Annotated[str | None, _training("NAME", BACKBONE)] = None,
     scaling: Annotated[str, _training("NAME", SCALING)] = "auto",
     epsilon: Annotated[float | None, _training("SIZE", EPSILON, min=1e-6)] = None,
@@ -153,6 +187,7 @@ def fit(
     num_nodes: Annotated[int, _ranks("N", "Machines, each with that many devices.", min=1)] = 1,
     timeout: Annotated[float, _ranks("SECONDS", TIMEOUT, min=1)] = 45,
     out: Annotated[Path, _run("FOLDER", "Where everything is written.", parser=_path)] = Path("diffclust-run"),
+    like: Annotated[Path | None, _run("RUN", LIKE, parser=_path)] = None,
     resume: Annotated[bool, _run(None, RESUME, "--resume")] = False,
     quiet: Annotated[bool, _run(None, "No progress bar, only the result.", "--quiet", "-q")] = False,
 ) -> None:
@@ -161,35 +196,47 @@ def fit(
     With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
     """
     from diffclust import training
-    from diffclust.runs import SETTINGS, fit_run
+    from diffclust.runs import SETTINGS, fit_run, load_run, tell_again
 
+    if model is not None and text is None:
+        raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
     truth = None
     if data is None:
-        if labels or must_link or cannot_link:
-            raise ValueError("Labels and pairs are about your own DATA: name its file first.")
+        if labels or id_column or use_rep or image_size or text or must_link or cannot_link:
+            raise ValueError("Labels, ids, sizes and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
         title = "Handwritten digits: 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
-        table = read_table(data, labels)
+        column = None if text is None else TextColumn(text, model or TEXT_MODEL, cache=out if resume else None)
+        table = read_table(data, labels, id_column=id_column, use_rep=use_rep, image_size=image_size, text=column)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
-        name: read_pairs(path, len(table)) if path else []
+        name: read_pairs(path, len(table), name) if path else []
         for name, path in (("must_link", must_link), ("cannot_link", cannot_link))
     }
-    for name, path in (("must_weights", must_link), ("cannot_weights", cannot_link)):
-        pairs[name] = _pair_weights(path, pair_weight)
+    if drop_suspects and warm is None:
+        raise ValueError("--drop-suspects needs --warm, the run in which labels look wrong.")
+    before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
+    if before is not None or more is not None:
+        answers = Answers() if more is None else read_answers(more, len(table), table.row_names)
+        table, *links, held_out = tell_again(table, before, answers, drop_suspects)
+        pairs = {name: pairs[name] + added for name, added in zip(pairs, links, strict=True)}
+    if before is not None:
+        pairs["held_out"] = held_out
+        clusters = clusters or _clusters_before(before, table)
+    steps = steps or (300 if before is None else WARM_STEPS)
     ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.torchrun_settings()}
     config = training.TrainingConfig(
         n_clusters=None if clusters in (None, "auto") else int(clusters),
         backbone=backbone or "auto",
-        scaling=scaling,
+        scaling="unit" if text is not None and scaling == "auto" else scaling,
         epsilon="auto" if epsilon is None else epsilon,
         n_draws=draws,
         n_steps=steps,
-        batch_size=batch_size,
+        batch_size=batch_size or "auto",
         device=device,
         seed=seed,
         validate_every=min(50, max(1, steps // 20)),  # a killed run loses the steps since the last checkpoint
@@ -204,15 +251,25 @@ def fit(
         holdout=holdout,
         min_cluster_size=min_cluster_size or "auto",
         cut=cut,
+        warm=before,
+        like=named,
         # torchrun and Slurm restart a run by the same command.
         resume=resume or (training.is_restartable() and (out / SETTINGS).exists()),
         progress=not quiet,
         title=title,
         say=(lambda text: None) if quiet else _say,
+        must_weights=_pair_weights(must_link, len(pairs["must_link"]), pair_weight),
+        cannot_weights=_pair_weights(cannot_link, len(pairs["cannot_link"]), pair_weight),
         **pairs,
     )
     if result is not None:
         _print_result(result)
+
+
+def _clusters_before(run: Any, table: Table) -> str | None:
+    """As many clusters as an earlier run was asked for, or more where more classes are labelled now."""
+    asked = run.settings.get("clusters")
+    return None if asked is None else str(max(asked, len(np.unique(table.labels[table.labels >= 0]))))
 
 
 def digits(seed: int) -> tuple[Table, NDArray[np.int64]]:
@@ -274,7 +331,47 @@ def cluster(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=_path, help="A .csv file to write." + _default("print")),
+        typer.Option(metavar="FILE", parser=_path, help="A .csv or .parquet file to write." + _default("print")),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FOLDER", help="The model that read the texts of the run again, if it is a folder."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, only the result.")] = False,
+) -> None:
+    """Place new rows in the clusters of a run: each joins the row of the run that is most like it.
+
+    A .csv, .parquet or .npy file is read in pieces, so it may be larger than the memory.
+    """
+    from diffclust.runs import load_run, place_file
+
+    if not checkpoint.exists():
+        raise ValueError(f"{checkpoint} does not exist.")
+    loaded = load_run(checkpoint, backbone)
+    n_rows, n_unlike = place_file(
+        loaded, data, out, labels=labels, model=model, progress=not quiet and out is not None, say=_say
+    )
+    if out is not None:
+        _say(f"{n_rows:,} rows placed: {out}")
+    if n_unlike:
+        _say(f"{n_unlike:,} of these rows are unlike anything in the run (column unlike).")
+
+
+@app.command()
+@exit_with_message
+def ask(
+    run: Annotated[Path, typer.Argument(metavar="RUN", parser=_path, help="The folder of a run.")],
+    n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many questions.")] = 20,
+    kind: Annotated[str, typer.Option(metavar="rows|pairs", help="Ask for labels of rows, or about pairs.")] = "rows",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=_path, help="A .csv file to fill in, for `diffclust fit --more`."),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -283,24 +380,22 @@ def cluster(
         ),
     ] = None,
 ) -> None:
-    """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
+    """Say which rows, or pairs of rows, to label next: those whose answer would settle most."""
     from diffclust.files import write_atomically
-    from diffclust.runs import clusters_csv, load_run
+    from diffclust.runs import load_run
 
-    if not checkpoint.exists():
-        raise ValueError(f"{checkpoint} does not exist.")
-    table = read_table(data, labels, at_least=1)
-    loaded = load_run(checkpoint, backbone)
-    check_columns(table, loaded.settings.get("columns"))
-    clusters, confidence, novelty, unlike = loaded.place(table.features)
-    text = clusters_csv(loaded.names, clusters, confidence, novelty, unlike=unlike.astype(int))
-    if out is None:
-        sys.stdout.write(text)
-    else:
+    loaded = load_run(run, backbone)
+    text = questions_csv(diffclust.suggest(loaded, n, kind), loaded.row_names)  # type: ignore[call-overload]
+    header, *lines = csv.reader(io.StringIO(text))
+    shown = RichTable()
+    for column in header[:-1]:
+        shown.add_column(column, justify="right" if column in ("row", "other", "confidence", "same") else "left")
+    for line in lines:
+        shown.add_row(*map(escape, line[:-1]))
+    Console(highlight=False).print(shown)
+    if out is not None:
         write_atomically(out, text)
-        _say(f"{len(table):,} rows placed: {out}")
-    if unlike.any():
-        _say(f"{int(unlike.sum()):,} of these rows are unlike anything in the run (column unlike).")
+        _say(f"Fill in the column {header[-1]} of {out}, then: diffclust fit DATA --more {out} --warm {run}")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

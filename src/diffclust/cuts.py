@@ -7,6 +7,7 @@ of the graph of groups, guided by distances (:func:`colour_groups`).
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,13 @@ from diffclust.constraints import all_apart
 from diffclust.knowledge import Knowledge
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
+MANY_CLUSTERS = 20  # above it, k-means starts at the centres of k-means without knowledge, and spectral smooths
+MANY_RESTARTS = 5  # of that k-means
+SMOOTHING_NEIGHBOURS, SMOOTHING_ROUNDS = 10, 2
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
+GAUSSIAN_PRIOR = 8  # rows a dimension that speak for the mean covariance
 GAUSSIAN_ROUNDS, GAUSSIAN_GAIN = (
     50,
     1e-4,
@@ -34,7 +39,8 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
 
     Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
-    at rows far from them, as in k-means++.
+    at rows far from them, as in k-means++. Of many clusters such a start seldom finds all, because the means of a few
+    labelled rows are poor centres. There, scikit-learn's k-means without knowledge gives the start.
 
     Args:
         points: (n, d).
@@ -56,8 +62,12 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     group, apart = knowledge.group, knowledge.apart
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
-    for _ in range(RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
-        centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
+    many = MANY_CLUSTERS < n_clusters < len(points)
+    for _ in range(1 if many else RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
+        if many:
+            centres = _free_centres(points, n_clusters, seed)
+        else:
+            centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -70,8 +80,10 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
 
-    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them.
-    Arguments and errors are those of :func:`kmeans`.
+    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
+    more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
+    which keeps the leading part of all eigenvectors, and :func:`kmeans` cuts these. Arguments and errors are those of
+    :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
@@ -84,6 +96,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     n = len(points)
     if n_clusters >= n - 1:  # no neighbours are left to speak of
         return kmeans(points, knowledge, n_clusters, seed)
+    if n_clusters > MANY_CLUSTERS:
+        return kmeans(_smoothed(points), knowledge, n_clusters, seed)
     n_neighbours = min(NEIGHBOURS, n - 1)
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
@@ -110,22 +124,45 @@ def spectral_rows(graph: Any, n_clusters: int, seed: int = 0) -> Floats:
     return vectors / np.maximum(length, np.finfo(np.float64).tiny)
 
 
-def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
-    """Clusters (n,) from 0 by a mixture of Gaussians under constraints, which starts at :func:`kmeans`.
+def _smoothed(points: Floats) -> Floats:
+    """Each row as the mean of itself and its nearest others, twice."""
+    from sklearn.neighbors import NearestNeighbors
+
+    model = NearestNeighbors(n_neighbors=min(SMOOTHING_NEIGHBOURS, len(points) - 1)).fit(points)
+    nearest = model.kneighbors(return_distance=False)
+    around = np.concatenate([np.arange(len(points))[:, None], nearest], axis=1)
+    for _ in range(SMOOTHING_ROUNDS):
+        points = points[around].mean(1)
+    return points
+
+
+def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, start: Any = None) -> Ints:
+    """Clusters (n,) from 0 by a mixture of Gaussians under constraints.
 
     Every cluster has a covariance of its own, so clusters may be long, wide and of different sizes. Each covariance is
-    pulled towards the mean one as if d + 1 more rows spoke for that, so a cluster of few rows has one too. Rows of a
-    group have the responsibilities of their cluster. Of more than 20 dimensions the leading principal components are
-    taken. Arguments and errors are those of :func:`kmeans`.
+    pulled towards the mean one as if 8 (d + 1) more rows spoke for that, so a cluster of few rows has one too. Rows of
+    a group have the responsibilities of their cluster. Of more than 20 dimensions the leading principal components are
+    taken.
+
+    Args:
+        points: (n, d).
+        knowledge: labels and pairs that the clusters agree with.
+        n_clusters: k.
+        seed: of ties, and of :func:`kmeans`.
+        start: (n,) clusters to start from, which agree with the knowledge; None takes those of :func:`kmeans`. These
+            split large clusters where there are small ones.
+
+    Raises:
+        ValueError: no way was found to put the groups into ``n_clusters`` clusters.
 
     >>> rng = np.random.default_rng(0)
-    >>> points = np.concatenate([rng.normal(size=(50, 2)) * [9, 0.1], rng.normal(size=(50, 2)) * [9, 0.1] + [0, 3]])
-    >>> found = gaussian(points, Knowledge.join([0] + [-1] * 98 + [1]), 2)
-    >>> bool((found == np.repeat([0, 1], 50)).all())
+    >>> points = np.concatenate([rng.normal(size=(99, 2)) * [9, 0.1], rng.normal(size=(99, 2)) * [9, 0.1] + [0, 3]])
+    >>> found = gaussian(points, Knowledge.join([0] * 9 + [-1] * 180 + [1] * 9), 2)
+    >>> bool((found == np.repeat([0, 1], 99)).all())
     True
     """
     points = leading_components(np.asarray(points, np.float64), GAUSSIAN_DIMENSIONS)
-    start = kmeans(points, knowledge, n_clusters, seed)
+    start = kmeans(points, knowledge, n_clusters, seed) if start is None else np.asarray(start, np.int64)
     group = knowledge.group
     members = [np.flatnonzero(group == number) for number in range(len(knowledge.apart))]
     rng = np.random.default_rng(seed)
@@ -203,7 +240,8 @@ def log_densities(points: Floats, share: Floats) -> Floats:
     mean = scatter.sum(0) / n
     density = np.empty(share.shape)
     for number, (centre, own) in enumerate(zip(centres, weight, strict=True)):
-        covariance = (scatter[number] + (d + 1) * mean) / (own + d + 1) + 1e-6 * np.eye(d)
+        prior = GAUSSIAN_PRIOR * (d + 1)
+        covariance = (scatter[number] + prior * mean) / (own + prior) + 1e-6 * np.eye(d)
         root = np.linalg.cholesky(covariance)
         whitened = np.linalg.solve(root, (points - centre).T)
         density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)
@@ -239,7 +277,19 @@ def first_centres(
     return centres
 
 
+def _free_centres(points: Floats, n_clusters: int, seed: int) -> Floats:
+    """The centres of k-means without knowledge."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+        model = KMeans(n_clusters, n_init=MANY_RESTARTS, random_state=seed).fit(points)
+    return np.asarray(model.cluster_centers_, np.float64)
+
+
 def squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
+    """(n, k) squared distances of rows, whose squared lengths are given, from centres."""
     return np.maximum(squares[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)
 
 

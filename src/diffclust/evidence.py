@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import confidence
+from diffclust.cuts import CLASSIFIER_ROUNDS
 from diffclust.knowledge import Knowledge
 
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
 N_SPLITS = 3
-AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
+AGREEMENT_WEIGHT = 1.0  # of the agreement of cuts beside what hidden labels say
 K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
 K_INTERVAL = (0.1, 0.9)
 K_POINTS = 2500  # of which numbers of clusters are compared
@@ -48,6 +49,8 @@ class Evidence:
         n_hidden: rows that these weights come from.
         n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
         candidates: numbers of clusters, and how well hidden classes were found with each.
+        hidden_chances: (n, classes) how likely each class is for a row whose label was hidden; NaN for other rows. None
+            if no labels were hidden.
     """
 
     cut: str
@@ -58,6 +61,7 @@ class Evidence:
     n_hidden: int = 0
     n_clusters: int | None = None
     candidates: Mapping[int, float] = field(default_factory=dict)
+    hidden_chances: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
 
     @property
     def interval(self) -> tuple[int, int] | None:
@@ -161,12 +165,15 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         others = [each for name, each in found.items() if name != chosen]
         new = np.ones(n_clusters, bool)
         new[own[split.known.labels >= 0]] = False
-        speaking.append(confidence.witnesses(split.embedding, own, others, new)[:, hidden])
+        told = split.known.labels >= 0
+        speaking.append(confidence.witnesses(split.embedding, own, others, new, told)[:, hidden])
         right.append(belongs[hidden])
     n_hidden = sum(map(len, right))
-    weights: tuple[float, ...] = confidence.WEIGHTS
+    # A classifier of the input is left out: with few labels it agrees with nothing.
+    of_input = [agreement[name] for name in agreement if name.endswith(OF_INPUT) and not name.startswith("classifier")]
+    weights = confidence.expected_weights(float(np.mean(of_input)) if of_input else confidence.USUAL_AGREEMENT)
     if n_hidden:
-        weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right))
+        weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right), weights)
     hidden_scores = [
         adjusted_rand_score(labels[hidden], found[chosen][hidden])
         for split, found in zip(splits, of_splits, strict=True)
@@ -180,7 +187,43 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         new_classes=float(np.mean(hidden_scores)) if hidden_scores else None,
         weights=weights,
         n_hidden=n_hidden,
+        hidden_chances=mean_chances([hidden_chances(each.embedding, each.known.labels, labels) for each in splits])
+        if splits
+        else None,
     )
+
+
+def hidden_chances(points: NDArray[Any], told: Labels, labels: Labels) -> NDArray[np.float64]:
+    """How likely each class is for rows with a hidden label, by a logistic regression on the labels that were told.
+
+    Args:
+        points: (n, d).
+        told: (n,) labels, -1 where unknown or hidden.
+        labels: (n,) all labels.
+
+    Returns:
+        (n, classes), NaN for rows whose label was not hidden, and for those whose class was not told at all.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    chances = np.full((len(labels), int(labels.max(initial=-1)) + 1), np.nan)
+    classes = np.unique(told[told >= 0])
+    rows = np.flatnonzero((labels >= 0) & (told < 0) & np.isin(labels, classes))
+    if len(classes) < 2 or not len(rows):
+        return chances
+    scaled = StandardScaler().fit_transform(np.asarray(points, np.float64))
+    model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(scaled[told >= 0], told[told >= 0])
+    chances[rows] = 0
+    chances[np.ix_(rows, model.classes_)] = model.predict_proba(scaled[rows])
+    return chances
+
+
+def mean_chances(chances: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The mean of those that are not NaN."""
+    counts = np.sum([~np.isnan(each) for each in chances], axis=0)
+    total = np.nansum(chances, axis=0)
+    return np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
 
 
 def matched_clusters(found: Labels, labels: Labels, known: Labels) -> Labels:

@@ -20,13 +20,14 @@ QUOTES = "'\""
 # Python argument -> option.
 SAME_NAME = (
     *("labels", "must_link", "cannot_link", "min_cluster_size", "holdout", "batch_size", "backbone", "epsilon"),
-    *("device", "seed", "devices", "num_nodes", "timeout"),
+    *("device", "seed", "devices", "num_nodes", "timeout", "use_rep", "image_size", "text", "model"),
 )
 FLAGS = {name: name.replace("_", "-") for name in SAME_NAME} | {
     "n_clusters": "clusters",
     "n_steps": "steps",
     "n_draws": "draws",
     "folder": "out",
+    "id_column": "id",
 }
 WITH_VALUE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(FLAGS)})=('[^']*'|\"[^\"]*\"|[^\s,;:)]*[^\s,;:).])")
 # Without a value only names with an underscore are replaced: "labels" and "folder" are English words, too.

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import confidence, cuts
+from diffclust.continuation import continue_clusters
 from diffclust.doubt import believe
 from diffclust.evidence import (
     MOST_POINTS,
@@ -98,18 +99,37 @@ class Partition:
 
     @functools.cached_property
     def _probabilities(self) -> NDArray[np.float64]:
-        points = self._distances() if self.metric == "precomputed" else self.points
-        speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, self.metric)
+        points = self.distances() if self.metric == "precomputed" else self.points
+        labelled = self.knowledge.labels >= 0
+        speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, labelled, self.metric)
         found = confidence.probabilities(speaking, self.evidence.weights)
-        known = np.flatnonzero(self.knowledge.labels >= 0)
+        known = np.flatnonzero(labelled)
         found[known] = 0
         found[known, self.clusters[known]] = 1
         return found
 
-    def _distances(self) -> NDArray[np.float64]:
+    def distances(self) -> NDArray[np.float64]:
         """(n, n), none negative, of a "precomputed" matrix."""
         distances = -similarities(self.points, "precomputed")
         return distances - distances.min()
+
+    def like(self, old: Any) -> Partition:
+        """The same clusters with the numbers of the clusters that they continue.
+
+        Args:
+            old: (n,) the number of the cluster that each point was in before, -1 for new points; see
+                :func:`diffclust.continuation.continue_clusters`, which also says what was split and merged.
+
+        Returns:
+            The partition. Its clusters are still numbered from 0, so numbers of clusters that are gone go to others.
+
+        Example:
+            >>> found = partition(np.array([[0.0], [0.1], [5.0], [5.1]]), None, 2)
+            >>> found.clusters.tolist(), found.like([1, 1, 0, 0]).clusters.tolist()
+            ([0, 0, 1, 1], [1, 1, 0, 0])
+        """
+        numbers = continue_clusters(self.clusters, np.asarray(old)).numbers()
+        return replace(self, clusters=numbers[self.clusters])
 
     def novelty(self) -> NDArray[np.float64]:
         """(n,) the probability that a point is of none of the labelled classes."""
@@ -134,7 +154,7 @@ class Partition:
             return np.zeros(len(self.points), bool)
         metric = "euclidean" if self.metric == "sqeuclidean" else self.metric
         model = LocalOutlierFactor(min(OUTLIER_NEIGHBOURS, len(self.points) - 1), metric=metric)
-        points = self._distances() if self.metric == "precomputed" else self.points
+        points = self.distances() if self.metric == "precomputed" else self.points
         factor = -model.fit(points).negative_outlier_factor_
         return (factor > OUTLIER_FACTOR) & (self.knowledge.labels < 0)
 
@@ -310,15 +330,24 @@ def robust_forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int
     return partition(embedding, knowledge, n_clusters, cut="robust forest").clusters
 
 
+def gaussian(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
+    """A mixture of Gaussians that starts at the forest, or at k-means where pairs drive the forest into a corner."""
+    start = forest(embedding, knowledge, n_clusters)
+    return cuts.gaussian(embedding, knowledge, n_clusters, start=start if start.max() + 1 == n_clusters else None)
+
+
 CUTS: dict[str, Cut] = {
     "forest": forest,
     "robust forest": robust_forest,
     "k-means": cuts.kmeans,
-    "gaussian": cuts.gaussian,
+    "gaussian": gaussian,
     "spectral": cuts.spectral,
     "classifier": cuts.classifier,
 }
 INPUT_CUTS = ("forest", "k-means", "gaussian", "classifier")  # of the input, which "auto" compares, too
+# Of more than 20 clusters only these are compared, of the embedding and of the input: the others are slow, and were
+# never the best.
+MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
 OF_PAIRS = "pairs"  # the cut by the model that says which soft pairs to believe; "auto" takes it where there are some
 INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
@@ -338,8 +367,11 @@ def _cut_all(
         Those of the cuts that found one. Pairs may leave no way, and a classifier needs labels of all classes.
     """
     found = {}
+    of_input: Iterable[str] = INPUT_CUTS
+    if n_clusters > cuts.MANY_CLUSTERS:
+        names, of_input = [name for name in names if name in MANY_CUTS], MANY_INPUT_CUTS
     tries = [(name, name, embedding) for name in names]
-    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in INPUT_CUTS]
+    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in of_input]
     for title, name, points in tries:
         with contextlib.suppress(ValueError):
             found[title] = CUTS[name](points, knowledge, n_clusters)

@@ -5,7 +5,7 @@ position of the sliders), ``rows.py`` (the rows that are shown), ``maps.py`` (th
 pictures). ``page/`` is the page itself, and ``write.py`` puts everything into one file.
 """
 
-from diffclust.report.data import ReportData
+from diffclust.report.data import Asked, ReportData
 from diffclust.report.write import write_report
 
-__all__ = ["ReportData", "write_report"]
+__all__ = ["Asked", "ReportData", "write_report"]

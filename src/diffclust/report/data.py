@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,33 @@ from numpy.typing import NDArray
 
 from diffclust.evidence import Evidence
 from diffclust.forest import Hierarchy
+from diffclust.mistakes import Suspect
+from diffclust.suggestions import PairQuestion, RowQuestion
+
+MOST_GROUPS = 36  # as many as the page has colours
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions of a run, for the reader of its report.
+
+    Attributes:
+        rows, pairs: of :func:`diffclust.suggest`.
+        suspects: labels that look wrong, see :mod:`diffclust.mistakes`.
+        facts: by row number, names and values to judge the row by.
+        command: how to go on with the answers.
+    """
+
+    rows: Sequence[RowQuestion] = ()
+    pairs: Sequence[PairQuestion] = ()
+    suspects: Sequence[Suspect] = ()
+    facts: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    command: str = ""
+
+    def all_rows(self) -> list[int]:
+        """The numbers of all rows that they are about."""
+        questions: list[Any] = [*self.rows, *self.pairs, *self.suspects]
+        return sorted({each.row for each in questions} | {each.other for each in self.pairs})
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +68,13 @@ class ReportData:
         evidence: how the cut and the number of clusters were chosen; None says nothing about it.
         reliability: how often rows of about the same confidence are right, see
             :func:`diffclust.runs.summary.reliability`; None where no row was scored.
+        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
+        reading: sentences about how the data became numbers.
+        groupings: by name, (n,) texts: other columns that can be shown as colours. Those with more than
+            :data:`MOST_GROUPS` different values are not.
+        cluster_names: of the run's clusters, by number. Without them, those that hold no labels are "new 1", "new 2", …
+        cluster_colours: the colour number of each of the run's clusters, by default its own number.
+        asked: what to label next, and labels that look wrong.
     """
 
     title: str
@@ -65,6 +99,12 @@ class ReportData:
     warnings: Sequence[str] = ()
     evidence: Evidence | None = None
     reliability: dict[str, Any] | None = None
+    described: Sequence[dict[str, Any]] = ()
+    reading: Sequence[str] = ()
+    groupings: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    cluster_names: Sequence[str] = ()
+    cluster_colours: Sequence[int] = ()
+    asked: Asked = field(default_factory=lambda: Asked())
 
     def __post_init__(self) -> None:
         n = self.hierarchy.n_points

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,14 @@ from numpy.typing import NDArray
 from diffclust.constraints import Constraints
 from diffclust.evidence import Evidence
 from diffclust.metrics import SCORES
-from diffclust.report.data import ReportData
+from diffclust.report.data import MOST_GROUPS, ReportData
 from diffclust.report.images import sprite_sheet
 from diffclust.report.maps import positions
 from diffclust.report.rows import choose_rows, edges_between
 from diffclust.report.slider import Cuts, cut, guards, renumber, slider_range
 from diffclust.similarity import negative_squared_distances
 from diffclust.stability import soft_connectivity
+from diffclust.suggestions import RowQuestion
 
 SHOWN = 2000  # points on a map, at most
 MATRIX = 240  # rows of the connectivity matrix, at most
@@ -46,7 +49,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         renumber(cut(data.hierarchy, guard, first, last), clusters, data.n_clusters)
         for guard in guards(len(clusters), data.min_cluster_size)
     ]
-    rows = choose_rows(SHOWN, clusters, known >= 0, [c.finest for c in cuts])
+    rows = choose_rows(SHOWN, clusters, known >= 0, [c.finest for c in cuts], data.asked.all_rows())
     edges, must_link = edges_between(data.hierarchy, rows)
     learned, learned_how = positions(data.embeddings[rows])
     raw, raw_how = positions(data.raw[rows], standardise=not data.has_images)
@@ -83,6 +86,12 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "warnings": list(data.warnings),
         "made": None if data.evidence is None else _made(data.evidence),
         "reliability": data.reliability,
+        "described": [_described(cluster) for cluster in data.described],
+        "reading": list(data.reading),
+        "groupings": _groupings(data, rows),
+        "names": list(data.cluster_names),
+        "colours": _colours(data.cluster_colours, cuts),
+        "asked": _asked(data, rows),
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
         "labelled": int((known >= 0).sum()),
         "facts": [[str(name), str(value)] for name, value in data.facts.items()],
@@ -209,6 +218,53 @@ def _made(evidence: Evidence) -> dict[str, Any]:
         "candidates": [[k, evidence.candidates[k]] for k in sorted(evidence.candidates)],
         "interval": None if evidence.interval is None else list(evidence.interval),
     }
+
+
+def _described(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A cluster of ``clusters.json`` in texts."""
+    return {
+        "cluster": cluster["cluster"],
+        "telling": [[each["column"], each["text"].removeprefix(f"{each['column']}: ")] for each in cluster["telling"]],
+        "typical": [each.get("text") or each["id"] or f"row {each['row']}" for each in cluster["typical"]],
+    }
+
+
+def _colours(given: Sequence[int], cuts: list[Cuts]) -> list[int]:
+    """The colour number of each cluster that the sliders can make: those given first, then such as no cluster has."""
+    n_more = max(int(each.finest.max()) + 1 for each in cuts) - len(given)
+    free = (colour for colour in itertools.count() if colour not in set(given))
+    return [*map(int, given), *itertools.islice(free, max(0, n_more))]
+
+
+def _asked(data: ReportData, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """The questions, in which rows are their positions among those that are shown."""
+    place = {row: position for position, row in enumerate(rows.tolist())}
+    asked = data.asked
+    labelled = [data.class_name(code) for code in data.class_codes() if code not in data.withheld()]
+    return {
+        "rows": [{"at": place[each.row], "why": _why(each)} for each in asked.rows],
+        "pairs": [{"at": place[each.row], "other": place[each.other], "why": each.why} for each in asked.pairs],
+        "suspects": [{"at": place[each.row], "why": each.why} for each in asked.suspects],
+        "facts": {str(row): [[name, value] for name, value in facts] for row, facts in asked.facts.items()},
+        "classes": labelled,
+        "command": asked.command,
+    }
+
+
+def _why(question: RowQuestion) -> str:
+    return f"In {question.cluster}, {question.confidence:.0%} sure: {question.why}."
+
+
+def _groupings(data: ReportData, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Other columns to colour by: the names and sizes of their groups, and the group of each shown row."""
+    found = []
+    for name, values in data.groupings.items():
+        groups, codes, sizes = np.unique(np.asarray(values, str), return_inverse=True, return_counts=True)
+        if 1 < len(groups) <= MOST_GROUPS:
+            found.append(
+                {"name": str(name), "groups": groups.tolist(), "sizes": sizes.tolist(), "code": pack(codes[rows], "i4")}
+            )
+    return found
 
 
 def _column(name: str) -> dict[str, Any]:

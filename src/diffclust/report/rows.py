@@ -14,17 +14,23 @@ A_FEW = 3  # rows that are shown, at least, of every cluster at any position of 
 
 
 def choose_rows(
-    limit: int, clusters: NDArray[Any], labelled: NDArray[np.bool_], others: Sequence[NDArray[Any]] = ()
+    limit: int,
+    clusters: NDArray[Any],
+    labelled: NDArray[np.bool_],
+    others: Sequence[NDArray[Any]] = (),
+    always: Sequence[int] = (),
 ) -> NDArray[np.int64]:
     """At most ``limit`` row numbers, in order, in proportion to the sizes of clusters. Labelled rows count four times.
 
-    A few rows of each cluster of the clusterings ``others`` are taken first, so that all of these are visible.
+    The rows ``always`` are taken first, then a few rows of each cluster of the clusterings ``others``, so that all of
+    these are visible.
     """
     random = np.random.default_rng(0)
     rank, size = _ranks(2 * clusters + labelled, random)
     priority = (rank + 0.5) / size * np.where(labelled, 0.25, 1.0)
     for groups in others:
         priority[_ranks(groups, random)[0] < A_FEW] = 0
+    priority[list(always)] = -1
     return np.sort(np.argsort(priority, kind="stable")[:limit])
 
 

@@ -14,7 +14,7 @@ from diffclust.files import write_atomically
 from diffclust.report.data import ReportData
 from diffclust.report.payload import make_payload
 
-SCRIPTS = ("data.js", "maps.js", "figures.js", "main.js")  # joined to one module, in this order
+SCRIPTS = ("data.js", "maps.js", "figures.js", "ask.js", "main.js")  # joined to one module, in this order
 
 
 def write_report(data: ReportData, path: str | os.PathLike[str]) -> None:

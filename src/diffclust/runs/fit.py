@@ -16,19 +16,26 @@ from numpy.typing import NDArray
 
 import diffclust
 from diffclust import training
+from diffclust.files import write_atomically
 from diffclust.knowledge import Knowledge, Weights
+from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
 from diffclust.partition import Partition, check_n_clusters, partition
+from diffclust.runs.again import known_of, name_clusters
 from diffclust.runs.baselines import score_methods
+from diffclust.runs.describe import describe_clusters
 from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, write_manifest
 from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
 from diffclust.tables import Table, listed
+from diffclust.tables.texts import vectors_file
+
+COLD_STEPS = training.TrainingConfig.n_steps  # of trainings that do not start with the weights of an earlier run
 
 
 def fit_run(
     table: Table,
     config: training.TrainingConfig,
-    folder: Path,
+    folder: str | Path,
     *,
     must_link: Iterable[tuple[int, int]] = (),
     cannot_link: Iterable[tuple[int, int]] = (),
@@ -36,8 +43,11 @@ def fit_run(
     cannot_weights: Weights = None,
     truth: NDArray[np.int64] | None = None,
     holdout: float = 0.0,
+    held_out: NDArray[np.bool_] | None = None,
     min_cluster_size: int | str = "auto",
     cut: str = "auto",
+    warm: Run | None = None,
+    like: Run | None = None,
     resume: bool = False,
     progress: bool = True,
     report: bool = True,
@@ -57,8 +67,13 @@ def fit_run(
         cannot_weights: the same of the cannot-links.
         truth: (n,) classes of all rows, where they are known. They are used for scores and never for training.
         holdout: share of the labels of each class that is kept for scoring, where there is no ``truth``.
+        held_out: (n,) rows whose labels are kept for scoring, in place of a share of each class.
         min_cluster_size: the size guard, see :func:`diffclust.partition.partition`.
         cut: how the embedding is cut into clusters, see :func:`diffclust.partition.partition`.
+        warm: an earlier run with whose weights and scaling training starts. What it was told is not used: see
+            :func:`diffclust.runs.tell_again`. Cuts are compared by trainings from the start, of 300 steps or more.
+        like: an earlier run. Clusters that continue one of its clusters have its name, number and colour; by default
+            those of ``warm``.
         resume: continue the interrupted run in the folder. Its settings must be the same.
         progress: show a progress bar.
         report: draw the report, which takes most of the time of a small run.
@@ -73,10 +88,10 @@ def fit_run(
         ValueError: an argument is wrong, which is found before anything is written; or the trained embedding does not
             fall into ``n_clusters`` clusters of ``min_cluster_size`` rows.
     """
-    started = time.perf_counter()
+    started, folder = time.perf_counter(), Path(folder)
     weights = {"must_weights": must_weights, "cannot_weights": cannot_weights}
     knowledge = Knowledge.join(table.labels, must_link, cannot_link, **weights)
-    knowledge, scored = _choose_scored(knowledge, truth, holdout, config.seed)
+    knowledge, scored = _choose_scored(knowledge, truth, holdout if held_out is None else held_out, config.seed)
     if knowledge.is_empty:
         raise ValueError("Nothing is known: give labels of some rows, or must_link or cannot_link pairs.")
     n_clusters = config.n_clusters
@@ -96,14 +111,21 @@ def fit_run(
         "source": table.source,
         "class_names": table.class_names,
         "columns": table.columns,
+        "encoding": table.encoding,
     }
     if resume and (folder / SETTINGS).exists():
         check_same_run(folder, settings)  # before training makes the backbone, which imports it
+    if training.is_first_rank():
+        for sentence in table.sentences:
+            say(sentence)
     with contextlib.ExitStack() as lock:
 
         def make_folder() -> None:
             if training.is_first_rank():
                 lock.enter_context(prepare(folder, settings, resume))
+                if table.texts is not None and table.encoding is not None:  # a resumed run need not embed them again
+                    path = vectors_file(folder, table.texts, table.encoding["model"])
+                    write_atomically(path, lambda file: np.save(file, table.features))
 
         last = folder / training.LAST
         module = training.fit(
@@ -115,30 +137,37 @@ def fit_run(
             progress=progress,
             callbacks=[_RecordData(settings["data"])],
             on_ready=make_folder,
+            warm=None if warm is None else warm.module,
         )
+        cold = config if warm is None else dataclasses.replace(config, n_steps=max(config.n_steps, COLD_STEPS))
         trained = time.perf_counter()
         is_first = training.is_first_rank()
         tell = say if is_first else lambda text: None
         baseline = None
         if (scored >= 0).any() and (knowledge.labels >= 0).any():
             tell("Training with cross-entropy on the same labels ...")
-            baseline = _train_baseline(table, config, knowledge)
+            baseline = _train_baseline(table, cold, knowledge)
         if not is_first:
             return None
         say("Embedding and clustering all rows ...")
-        embeddings = training.embed(module, table.features)
+        embeddings, rows = training.embed(module, table.features), training.scaled_rows(module, table.features)
         found = _cluster(
             embeddings,
             knowledge,
             n_clusters,
             min_cluster_size=min_cluster_size,
             cut=cut,
-            rows=training.scaled_rows(module, table.features),
-            retrain=training.retrainer(config, table.features),
+            rows=rows,
+            retrain=training.retrainer(cold, table.features),
             seed=config.seed,
         )
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")
+        known = known_of(
+            table, found.knowledge if knowledge.is_soft else knowledge, np.where(truth is None, scored, -1)
+        )
+        named = name_clusters(found, table.class_names, known, warm if like is None else like)
+        found = named.partition
         for sentence in _doubts(found):
             say(sentence)
         say("Scoring other methods on the same rows and labels ...")
@@ -146,15 +175,29 @@ def fit_run(
         probabilities = found.probabilities()
         confidence = probabilities[np.arange(len(table)), found.clusters]
         novelty = probabilities[:, found.classes < 0].sum(1)
-        metrics = make_metrics(table, module, found, confidence, scored, scores, trained - started)
+        suspects = Suspects(suspect_labels(found, table.class_names, rows), suspect_pairs(found, rows))
+        metrics = make_metrics(table, module, named, suspects, confidence, scored, scores, trained - started)
         for sentence in metrics["remarks"]:
             say(sentence)
-        clusters, names = found.clusters.astype(np.int64), found.names(table.class_names)
-        run = Run(folder, module, embeddings, clusters, names, confidence, novelty, found.hierarchy, metrics, settings)
-        save_run(run, [table.class_names[label] if label >= 0 else "" for label in knowledge.labels])
+        run = Run(
+            folder,
+            module,
+            embeddings,
+            found.clusters.astype(np.int64),
+            named.names,
+            confidence,
+            novelty,
+            found.hierarchy,
+            metrics,
+            settings,
+            known,
+        )
+        described = describe_clusters(table, run.clusters, run.names, embeddings)
+        labels = [table.class_names[label] if label >= 0 else "" for label in knowledge.labels]
+        save_run(run, labels, table.row_names, described, suspects)
         if report:
             say("Drawing the report ...")
-            write_run_report(run, table, found, truth, title, time.perf_counter() - started)
+            write_run_report(run, table, found, truth, described, suspects, title, time.perf_counter() - started)
         write_manifest(folder)
         return run
 
@@ -173,7 +216,12 @@ def _doubts(found: Partition) -> list[str]:
 
 def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Knowledge) -> training.ForestModule:
     """The same network, trained with cross-entropy on the same labels."""
-    changes: dict[str, Any] = {"objective": "cross-entropy", "n_clusters": len(table.class_names), "patience": None}
+    changes: dict[str, Any] = {
+        "objective": "cross-entropy",
+        "n_clusters": len(table.class_names),
+        "patience": None,
+        "neighbours": 0,  # pairs of rows, which cross-entropy cannot use
+    }
     return training.fit(dataclasses.replace(config, **changes), table.features, knowledge.labels, progress=False)
 
 
@@ -186,7 +234,7 @@ def _cluster(embeddings: NDArray[np.float32], *known: Any, **options: Any) -> Pa
 
 
 def _choose_scored(
-    knowledge: Knowledge, truth: NDArray[np.int64] | None, holdout: float, seed: int
+    knowledge: Knowledge, truth: NDArray[np.int64] | None, holdout: float | NDArray[np.bool_], seed: int
 ) -> tuple[Knowledge, NDArray[np.int64]]:
     """What training and clustering are told, and (n,) the classes to score by, -1 where a row is not scored.
 
@@ -194,6 +242,8 @@ def _choose_scored(
     """
     if truth is not None:
         return knowledge, np.where(knowledge.labels >= 0, -1, truth)
+    if not isinstance(holdout, float):
+        return knowledge.forget(holdout), np.where(holdout, knowledge.labels, -1)
     return hold_out(knowledge, holdout, seed)
 
 

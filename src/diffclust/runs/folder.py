@@ -25,8 +25,9 @@ try:
 except ImportError:  # pragma: no cover  (Windows)
     fcntl = None  # type: ignore[assignment]
 
-SETTINGS, MANIFEST, LOCK = "settings.json", "manifest.json", ".lock"
-FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json")  # what load_run reads
+SETTINGS, MANIFEST, LOCK, KNOWN = "settings.json", "manifest.json", ".lock", "known.npz"
+# What load_run reads. Runs of older versions have no KNOWN.
+FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json", KNOWN)
 FORMAT = 2  # the version of this layout. Version 1 had no manifest.
 RANK_SETTINGS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
 
@@ -174,6 +175,8 @@ def check_files(folder: Path) -> None:
             f"Use diffclust {manifest.get('diffclust')}, or run again into another folder."
         )
     for name in FILES:
+        if name == KNOWN and name not in manifest.get("files", ()):
+            continue
         if not (folder / name).exists():
             raise ValueError(f"{folder / name} is missing. {way_out(folder / name)}")
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from diffclust import training
+from diffclust.answers import questions_csv
+from diffclust.continuation import match_rows
 from diffclust.files import csv_text, write_atomically
 from diffclust.forest import Hierarchy
-from diffclust.runs.folder import SETTINGS, check_files, damaged, read_json
+from diffclust.knowledge import Knowledge
+from diffclust.mistakes import FILES, Suspects
+from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
+from diffclust.tables import read_table
+from diffclust.tables.cells import is_anndata
+from diffclust.tables.columns import Encoding
+from diffclust.tables.frames import as_frame, is_frame
 
 MEASURED_ROWS = 5000  # the usual distance between neighbours is measured on at most this many rows
 
@@ -40,6 +49,7 @@ class Run:
             another number of clusters.
         metrics: the content of ``metrics.json``.
         settings: the content of ``settings.json``.
+        known: what the run was told; None in runs of older versions.
     """
 
     folder: Path
@@ -52,23 +62,88 @@ class Run:
     hierarchy: Hierarchy
     metrics: dict[str, Any]
     settings: dict[str, Any]
+    known: Known | None = None
+
+    def knowledge(self) -> Knowledge:
+        """The labels, as positions in ``settings["class_names"]``, and the pairs that the run was trained on.
+
+        Raises:
+            ValueError: the run is of an older version, which did not note them.
+        """
+        if self.known is None:
+            raise ValueError(
+                f"{self.folder} is of an older version, which did not write {KNOWN}. Fit again with resume=True."
+            )
+        return Knowledge.join(self.known.labels, self.known.must_link, self.known.cannot_link)
+
+    @property
+    def row_names(self) -> list[str] | None:
+        """The id of each row, where there are ids."""
+        return self.known.ids.tolist() if self.known is not None and len(self.known.ids) else None
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """How new rows become features, for :func:`diffclust.tables.read_table`."""
+        encoding, columns = (self.settings.get(name) for name in ("encoding", "columns"))
+        if encoding is None and columns is not None:  # a run from before there were encodings
+            return Encoding.numbers(columns).to_dict()
+        return encoding or {"kind": "array"}
 
     def cluster(self, x: Any) -> NDArray[np.int64]:
-        """The clusters of new rows: each joins the row whose embedding is nearest."""
-        return self.clusters[self._nearest(training.embed(self.module, x))]
+        """The clusters of new rows: each joins the row whose embedding is nearest.
+
+        Args:
+            x: an array of features, a data frame with the columns of the run's table, or an AnnData object.
+        """
+        return self.clusters[self._nearest(self._embed(x))]
 
     def place(self, x: Any) -> Placed:
-        """The clusters of new rows, and what is known of the row that each joins."""
-        embedded = training.embed(self.module, x)
+        """The clusters of new rows, and what is known of the row that each joins. Rows are as in :meth:`cluster`."""
+        embedded = self._embed(x)
         nearest = self._nearest(embedded)
         distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[nearest], axis=1)
         return Placed(
-            self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance()
+            self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance
         )
+
+    def place_frame(self, frame: Any) -> Any:
+        """A data frame of new rows → a data frame of their clusters; rows as in :meth:`cluster`, possibly none.
+
+        It is what a map over the partitions of Dask, Ray Data or Spark calls.
+
+        Returns:
+            A pandas DataFrame with the index of ``frame``, and columns cluster, name, confidence, novelty, id (where
+            the run has ids) and unlike.
+        """
+        import pandas as pd
+
+        if len(frame) == 0:
+            none = Placed(np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0, bool))
+            return pd.DataFrame(self.placed_columns(none, [] if self.encoding.get("id") else None))
+        table = read_table(frame, at_least=1, encoding=self.encoding)
+        index = as_frame(frame).index
+        return pd.DataFrame(self.placed_columns(self.place(table.features), table.row_names), index=index)
+
+    def placed_columns(self, placed: Placed, row_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The columns of the table that :meth:`place_frame` and ``diffclust cluster`` make."""
+        return {
+            "cluster": placed.clusters,
+            "name": np.array(self.names, str)[placed.clusters],
+            "confidence": placed.confidence,
+            "novelty": placed.novelty,
+            **({} if row_names is None else {"id": np.array(row_names, str)}),
+            "unlike": placed.unlike,
+        }
+
+    def _embed(self, x: Any) -> NDArray[np.float32]:
+        if is_frame(x) or is_anndata(x):
+            x = read_table(x, at_least=1, encoding=self.encoding).features
+        return training.embed(self.module, x)
 
     def _nearest(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
         return nearest_points(self.embeddings, embedded, "euclidean")
 
+    @functools.cached_property
     def _usual_distance(self) -> float:
         """Twice the distance from its nearest other row that 99 % of the rows stay below."""
         from sklearn.neighbors import NearestNeighbors
@@ -80,6 +155,32 @@ class Run:
         return 2 * float(np.quantile(NearestNeighbors(n_neighbors=2).fit(rows).kneighbors(some)[0][:, 1], 0.99))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Known:
+    """What a run was told, in the file ``known.npz``.
+
+    Attributes:
+        labels: (n,) class of each row that it was trained on, -1 where unknown.
+        held_out: (n,) the same of rows that were kept for scoring.
+        must_link, cannot_link: (m, 2) pairs of row numbers.
+        row_keys: (n,) a hash of the features of each row.
+        ids: (n,) texts; (0,) where rows have none.
+    """
+
+    labels: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+    must_link: NDArray[np.int64]
+    cannot_link: NDArray[np.int64]
+    row_keys: NDArray[np.uint64]
+    ids: NDArray[np.str_]
+
+    def matches(self, other: Known) -> NDArray[np.int64]:
+        """(n,) the row of another run that each row is, -1 where none: by id where both have ids, else by features."""
+        if len(self.ids) and len(other.ids):
+            return match_rows(self.ids, other.ids)
+        return match_rows(self.row_keys, other.row_keys)
+
+
 class Placed(NamedTuple):
     """Where :meth:`Run.place` puts new rows."""
 
@@ -89,17 +190,33 @@ class Placed(NamedTuple):
     unlike: NDArray[np.bool_]  # whether a new row is much farther from its nearest row than rows of the run are
 
 
-def save_run(run: Run, labels: Iterable[str]) -> None:
+def save_run(
+    run: Run,
+    labels: Iterable[str],
+    row_names: Sequence[str] | None = None,
+    described: Iterable[dict[str, Any]] = (),
+    suspects: Suspects | None = None,
+) -> None:
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
     Args:
         labels: the label that each row was given, "" where none.
+        row_names: the ids of the rows, where they have any.
+        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
+        suspects: labels and pairs that look wrong.
     """
     tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
-    table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, label=labels)
+    table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, row_names=row_names, label=labels)
     write_atomically(run.folder / "embeddings.npy", lambda file: np.save(file, run.embeddings))
     write_atomically(run.folder / "hierarchy.npz", lambda file: np.savez(file, **tree))
     write_atomically(run.folder / "clusters.csv", table)
+    write_atomically(run.folder / "clusters.json", json.dumps(list(described), indent=2) + "\n")
+    if suspects is not None and suspects.labels:
+        write_atomically(run.folder / FILES["label"], questions_csv(suspects.labels, row_names))
+    if suspects is not None and suspects.pairs:
+        write_atomically(run.folder / FILES["pair"], questions_csv(suspects.pairs, row_names))
+    known = {} if run.known is None else dataclasses.asdict(run.known)
+    write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **known))
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
 
 
@@ -108,15 +225,23 @@ def clusters_csv(
     clusters: NDArray[Any],
     confidence: NDArray[np.float64],
     novelty: NDArray[np.float64],
+    row_names: Sequence[str] | None = None,
+    first_row: int = 0,
     **more: Iterable[Any],
 ) -> str:
-    """The text of ``clusters.csv``: a line for each row. Columns in ``more`` come last."""
+    """The text of ``clusters.csv``: a line for each row. The ids of rows and the columns in ``more`` come last.
+
+    Rows are counted from ``first_row``, and only row 0 comes after a header.
+    """
+    if row_names is not None:
+        more = {"id": row_names, **more}
     columns = zip(clusters, confidence, novelty, *more.values(), strict=True)
     lines = (
         [row, cluster, names[cluster], f"{sure:.4f}", f"{new:.4f}", *others]
-        for row, (cluster, sure, new, *others) in enumerate(columns)
+        for row, (cluster, sure, new, *others) in enumerate(columns, first_row)
     )
-    return csv_text(["row", "cluster", "name", "confidence", "novelty", *more], lines)
+    header = ["row", "cluster", "name", "confidence", "novelty", *more]
+    return csv_text(None if first_row else header, lines)
 
 
 def load_run(folder: str | Path, backbone: Any = None) -> Run:
@@ -144,10 +269,12 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     if not isinstance(n_rows, int) or not isinstance(names, list) or len(names) != metrics.get("n_clusters"):
         raise damaged(folder / "metrics.json", "it lacks the number of rows or the names of the clusters")
     module = training.load(folder / training.LAST, backbone)
+    module.scaling.chosen = metrics.get("scaling", module.scaling.chosen)  # a checkpoint has its numbers only
     clusters, confidence, novelty = _read_clusters(folder / "clusters.csv", n_rows, len(names))
     embeddings = _read_embeddings(folder / "embeddings.npy", n_rows, module)
     hierarchy = _read_hierarchy(folder / "hierarchy.npz", n_rows)
-    return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings)
+    known = _read_known(folder / KNOWN, n_rows) if (folder / KNOWN).exists() else None
+    return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings, known)
 
 
 # What NumPy and csv raise for a file that is not of the expected form.
@@ -180,6 +307,17 @@ def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> 
     if width != expected:
         raise damaged(path, f"it has {width} columns, the network of {training.LAST} gives {expected}")
     return embeddings
+
+
+def _read_known(path: Path, n_rows: int) -> Known:
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            known = Known(**{field.name: saved[field.name] for field in dataclasses.fields(Known)})
+    except (*UNREADABLE, AttributeError) as error:
+        raise damaged(path, "it is not what was written") from error
+    for array in (known.labels, known.held_out, known.row_keys):
+        _check_rows(path, len(array), n_rows)
+    return known
 
 
 def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,10 +13,17 @@ import diffclust
 from diffclust import training
 from diffclust.backbones import BACKBONES
 from diffclust.evidence import matched_clusters
+from diffclust.mistakes import Suspects
 from diffclust.partition import Partition
+from diffclust.runs.again import Named
 from diffclust.runs.results import Run
+from diffclust.suggestions import suggest
 from diffclust.tables import Table
 
+if TYPE_CHECKING:
+    from diffclust.report import Asked
+
+N_ROW_QUESTIONS, N_PAIR_QUESTIONS, N_SUSPECTS, N_FACTS = 20, 10, 20, 5  # in the report
 N_BINS = 10  # of the confidence, where it is compared with how many rows are right
 SWALLOWS = 3  # a cluster with so many times the share of its class among the labels gets a warning
 
@@ -23,19 +31,22 @@ SWALLOWS = 3  # a cluster with so many times the share of its class among the la
 def make_metrics(
     table: Table,
     module: training.ForestModule,
-    found: Partition,
+    named: Named,
+    suspects: Suspects,
     confidence: NDArray[np.float64],
     scored: NDArray[np.int64],
     scores: list[dict[str, Any]],
     training_seconds: float,
 ) -> dict[str, Any]:
     """The content of ``metrics.json``. ``scored`` are the classes to score by, -1 for rows that are not scored."""
+    found = named.partition
     evidence, warnings = found.evidence, _warnings(found, table.class_names)
     return {
         "headline": _headline(found, scored, scores),
         "n_rows": len(table),
         "n_clusters": found.n_clusters,
-        "cluster_names": found.names(table.class_names),
+        "cluster_names": named.names,
+        "cluster_colours": named.colours,
         "min_cluster_size": found.min_cluster_size,
         "scores": scores,
         "scored_rows": int((scored >= 0).sum()),
@@ -52,7 +63,10 @@ def make_metrics(
         "scored_classes": sorted({table.class_names[c] for c in np.unique(scored) if c >= 0}),
         "reliability": reliability(found, confidence, scored),
         "warnings": warnings,
-        "remarks": [*_remarks(module, found), *warnings],
+        "reading": list(table.sentences),
+        "suspects": [suspect._asdict() for suspect in suspects.labels],
+        "suspect_pairs": [suspect._asdict() for suspect in suspects.pairs],
+        "remarks": [*_remarks(module, found), *warnings, *named.sentences, *suspects.sentences()],
         "training_seconds": round(training_seconds, 2),
     }
 
@@ -148,7 +162,14 @@ def reliability(found: Partition, confidence: NDArray[np.float64], scored: NDArr
 
 
 def write_run_report(
-    run: Run, table: Table, found: Partition, truth: NDArray[np.int64] | None, title: str, seconds: float
+    run: Run,
+    table: Table,
+    found: Partition,
+    truth: NDArray[np.int64] | None,
+    described: list[dict[str, Any]],
+    suspects: Suspects,
+    title: str,
+    seconds: float,
 ) -> None:
     """Draws ``report.html``."""
     from diffclust.report import ReportData, write_report
@@ -182,7 +203,7 @@ def write_run_report(
             "diffclust": diffclust.__version__,
             "torch": torch.__version__,
         },
-        row_names=None,
+        row_names=table.row_names,
         folder=str(run.folder),
         scored_rows=run.metrics["scored_rows"],
         headline=run.metrics["headline"],
@@ -190,8 +211,37 @@ def write_run_report(
         evidence=found.evidence,
         reliability=run.metrics["reliability"],
         how_to_load=_how_to_load(run),
+        described=described,
+        reading=table.sentences,
+        groupings=table.groupings,
+        cluster_names=run.names,
+        cluster_colours=run.metrics["cluster_colours"],
+        asked=_asked(run, table, suspects),
     )
     write_report(data, run.folder / "report.html")
+
+
+def _asked(run: Run, table: Table, suspects: Suspects) -> Asked:
+    """What the report asks its reader."""
+    from diffclust.report import Asked
+
+    asked = Asked(
+        rows=suggest(run, N_ROW_QUESTIONS),
+        pairs=suggest(run, N_PAIR_QUESTIONS, "pairs"),
+        suspects=suspects.labels[:N_SUSPECTS],
+        command=f"diffclust fit {table.source} --more answers.csv --warm {run.folder} --out {run.folder}-2",
+    )
+    return dataclasses.replace(asked, facts={row: _row_facts(table, row) for row in asked.all_rows()})
+
+
+def _row_facts(table: Table, row: int) -> list[tuple[str, str]]:
+    """The columns in which a row is most unusual, with its values."""
+    if table.columns is None or table.features.ndim != 2:
+        return []
+    features = table.features.astype(np.float64)
+    spread = features.std(0)
+    unusual = np.abs(features[row] - features.mean(0)) / np.where(spread > 0, spread, np.inf)
+    return [(table.columns[c], f"{features[row, c]:.4g}") for c in np.argsort(-unusual, kind="stable")[:N_FACTS]]
 
 
 def _curves(module: training.ForestModule) -> dict[str, list[tuple[int, float]]]:

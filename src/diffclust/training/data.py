@@ -30,7 +30,7 @@ def as_rows(x: Any) -> Tensor:
     The last axis is taken for the channels where it is at most 4 long and the second one is not.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
         x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
@@ -68,15 +68,13 @@ def as_problem(
 
     The groups of :class:`Knowledge` are labels here.
     """
-    knowledge = y if isinstance(y, Knowledge) else None
-    if knowledge is not None and knowledge.is_soft:
+    if isinstance(y, Knowledge) and y.is_soft:
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
-        knowledge = believe(scale(rows).numpy(), knowledge, config.n_clusters, config.seed).knowledge
-    rows, labels = as_set(x, y if knowledge is None else knowledge.group)
-    if knowledge is None and config.n_clusters is None:
-        knowledge = Knowledge.join(labels.numpy())
-    apart = None if knowledge is None or knowledge.all_apart else knowledge.apart
+        y = believe(scale(rows).numpy(), y, config.n_clusters, config.seed).knowledge
+    rows, labels = as_set(x, y.group if isinstance(y, Knowledge) else y)
+    knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
+    apart = None if knowledge.all_apart else knowledge.apart
     return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
 
 
@@ -223,14 +221,14 @@ class ForestData(pl.LightningDataModule):
         self.sets["training"] = x, torch.where(lent >= 0, lent, labels)
 
     def _n_labelled(self) -> int:
-        return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.copies))
+        return max(1, round(self.config.labelled_fraction * int(self.config.batch_size) / self.copies))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Batches like those of training, ``rows`` in turn and the same ``others`` always.
 
         Left out are a short last one, and those without a label, which have no score.
         """
-        size = self.config.batch_size
+        size = int(self.config.batch_size)
         rng = np.random.default_rng([self.config.seed, 1])
         n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
         others = rng.choice(others, n_others, replace=False)
@@ -251,7 +249,7 @@ class ForestData(pl.LightningDataModule):
 
     def rows_of_step(self, step: int) -> Tensor:
         config = self.config
-        size = min(max(1, config.batch_size // self.copies), len(self.labelled) + len(self.unlabelled))
+        size = min(max(1, int(config.batch_size) // self.copies), len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
         if self.nearest is None:
             return torch.from_numpy(np.tile(rows, config.views))
@@ -337,8 +335,9 @@ def reach_of(shape: tuple[int, ...]) -> int:
 
 
 def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored, and for "shift-flip-cut" (n, 5): also the row
-    and column of the middle of the hole. A pure function of (seed, step).
+    """How each image of a batch is moved, (n, 3): down, right, mirrored. A pure function of (seed, step).
+
+    For "shift-flip-cut" it is (n, 5): also the row and the column of the middle of the hole.
     """
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
     reach = reach_of(shape)

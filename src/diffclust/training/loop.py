@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import signal
@@ -44,6 +45,7 @@ def fit(
     progress: bool = True,
     logger: Any = None,
     on_ready: Callable[[], None] | None = None,
+    warm: ForestModule | None = None,
 ) -> ForestModule:
     """Trains a network so that the forest of its embeddings agrees with the labels.
 
@@ -58,6 +60,7 @@ def fit(
         progress: show a progress bar.
         logger: a logger of Lightning. None is TensorBoard (CSV where it is not installed) with a folder, and no logger
             without one.
+        warm: a trained module, with whose weights and scaling of the input training starts.
         on_ready: called when all arguments are checked, before the first step and before anything is written.
 
     Returns:
@@ -88,6 +91,8 @@ def fit(
         if place is None and config.patience is not None:  # the best weights have to be kept somewhere
             place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         module = make_module(config, rows, data.scaling)
+        if warm is not None:
+            _start_from(module, warm)
         if state is not None and resume is not None:
             check_resumable(state, module, resume)
         rank_group, stopping = ranks.RankGroup(config.timeout), []
@@ -118,7 +123,7 @@ def fit(
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
             ranks.prepare_process_group(trainer)
-            with interruptible(rank_group), one_thread(needs_one_thread(module, rows, config.batch_size)):
+            with interruptible(rank_group), one_thread(needs_one_thread(module, rows, int(config.batch_size))):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
                 )
@@ -130,6 +135,21 @@ def fit(
                 _load_best(module, trainer, best[0].best_model_path)  # type: ignore[attr-defined]
     module.trainer = None  # so that the module pickles
     return module.cpu().eval()
+
+
+def _start_from(module: ForestModule, warm: ForestModule) -> None:
+    """Takes over the weights, and the scaling that they were trained with."""
+    try:
+        module.backbone.load_state_dict(warm.backbone.state_dict())
+    except RuntimeError as error:
+        settings = [
+            f"backbone={each.config.backbone!r}, embedding_dim={each.config.embedding_dim}, rows of {each.input_shape}"
+            for each in (warm, module)
+        ]
+        raise ValueError(
+            f"The network of warm has {settings[0]}, the new one {settings[1]}. Give the settings of warm."
+        ) from error
+    module.scaling = copy.deepcopy(warm.scaling)
 
 
 def _load_best(module: ForestModule, trainer: pl.Trainer, path: str) -> None:

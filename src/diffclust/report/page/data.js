@@ -1,6 +1,6 @@
 /* What payload.py made, as arrays; the clustering that the controls ask for; colours and small tools.
 
-   The scripts of this folder become one module, in the order data, maps, figures, main. `D` is the data, `state` what the
+   The scripts of this folder become one module, in the order data, maps, figures, ask, main. `D` is the data, `state` what the
    controls say. A cluster keeps its number, and so its colour, from one k to the next. */
 
 const D = JSON.parse(document.getElementById("data").textContent);
@@ -15,7 +15,7 @@ const PALETTE = [
   "#eabf3a", "#6e5dd8", "#6248a9", "#ff7ef6", "#5f621e", "#8abead", "#647bc8", "#e13156", "#b180fc",
   "#b2b959", "#3b7378", "#b468a0", "#c09ad2", "#7ea04a", "#b48486", "#a447b1", "#cdb7f6", "#4d9ebc",
 ];
-const colourOf = (number) => PALETTE[number % PALETTE.length];
+const colourOf = (number) => PALETTE[(D.colours[number] ?? number) % PALETTE.length];
 // prettier-ignore
 const CIVIDIS = [
   "#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
@@ -58,11 +58,12 @@ const maps = D.maps.map((map) => {
 const edges = unpack(D.edges),
   mustLink = unpack(D.mustLink);
 for (const cut of D.cuts) cut.finest = unpack(cut.finest);
+for (const grouping of D.groupings) grouping.code = unpack(grouping.code);
 const chosenCut = D.cuts.findIndex((cut) => cut.guard === D.guard);
 const isWithheld = (i) => rows.truth !== null && rows.truth[i] >= 0 && D.classes[rows.truth[i]].withheld;
 const rowName = (i) => (rows.name ? `${rows.name[i]} (row ${rows.row[i]})` : `${rows.row[i]}`);
 
-const state = { k: D.nClusters, cut: chosenCut, colourBy: "cluster", edges: false, only: null };
+const state = { k: D.nClusters, cut: chosenCut, colourBy: "cluster", column: null, edges: false, only: null };
 
 /** The clustering that the sliders ask for, as near as the hierarchy gets. */
 function clustering() {
@@ -99,13 +100,18 @@ function describe({ cut, number }) {
   return sorted;
 }
 
-/** The classes whose labels a cluster holds, or "new 1", ..., as in clusters.csv; without any labels, its number. */
+/** The classes whose labels a cluster holds, or its name in clusters.csv; without any labels, its number. */
 function nameClusters(clusters) {
   let fresh = 0;
+  const next = () => {
+    do fresh++;
+    while (D.names.includes(`new ${fresh}`));
+    return `new ${fresh}`;
+  };
   for (const [number, cluster] of clusters) {
     const held = [...cluster.known].sort((a, b) => b[1] - a[1]).map(([code]) => D.classes[code].name);
     const more = held.length > 2 ? ` + ${held.length - 2} more` : "";
-    cluster.name = held.slice(0, 2).join(" + ") + more || (D.labelled ? `new ${++fresh}` : `${number}`);
+    cluster.name = held.slice(0, 2).join(" + ") + more || (D.labelled ? D.names[number] ?? next() : `${number}`);
   }
 }
 const short = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);

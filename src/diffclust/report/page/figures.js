@@ -57,6 +57,46 @@ function drawClusters({ clusters, label }) {
     : "Sizes and classes are those of the clusters shown; confidence was measured for the run’s own choice.";
 }
 
+/** The columns that tell the run's own clusters apart, and their typical rows. */
+function fillDescribed() {
+  const some = D.described.filter(({ telling }) => telling.length);
+  $("described-section").hidden = !some.length;
+  const cell = (name, parts) => make("td", { class: "wide inside", "data-name": name }, ...(parts.length ? parts : ["–"]));
+  const column = ([name, values]) => make("div", {}, make("b", {}, name), make("em", {}, ` ${values}`));
+  $("described").replaceChildren(
+    make(
+      "thead",
+      {},
+      make("tr", {}, ...["Cluster", "What tells it apart", "Typical rows"].map((t) => make("th", { scope: "col" }, t))),
+    ),
+    make(
+      "tbody",
+      {},
+      ...D.described.map(({ cluster, telling, typical }) =>
+        make(
+          "tr",
+          {},
+          make(
+            "td",
+            {},
+            make(
+              "span",
+              { class: "tag" },
+              make("span", { class: "swatch", style: { background: colourOf(cluster) } }),
+              ownClusters.get(cluster)?.name ?? `${cluster}`,
+            ),
+          ),
+          cell("What tells it apart", telling.map(column)),
+          cell(
+            "Typical rows",
+            typical.map((name) => make("div", {}, name)),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
 /** "7 ×12, 1 ×2", the most frequent first. */
 function inside(classes, nothing) {
   if (!classes.size) return [make("em", {}, nothing)];

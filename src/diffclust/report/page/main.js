@@ -124,6 +124,8 @@ function fillTexts() {
     ...D.facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
   );
   $("facts-section").hidden = !D.facts.length;
+  $("reading").replaceChildren(...D.reading.map((sentence) => make("li", {}, sentence)));
+  $("reading-section").hidden = !D.reading.length;
 }
 
 /** Which cut was taken, and why. */
@@ -247,7 +249,8 @@ function listenToControls() {
           value,
           checked: value === state.colourBy,
           onchange: () => {
-            Object.assign(state, { colourBy: value, only: null });
+            Object.assign(state, { colourBy: value, column: null, only: null });
+            $("colour-column").value = "";
             schedule();
           },
         }),
@@ -255,6 +258,17 @@ function listenToControls() {
       ),
     ),
   );
+  $("colour-column").hidden = !D.groupings.length;
+  $("colour-column").append(
+    make("option", { value: "" }, "a column …"),
+    ...D.groupings.map(({ name }, position) => make("option", { value: position }, name)),
+  );
+  $("colour-column").addEventListener("change", ({ target: { value } }) => {
+    const column = value === "" ? null : Number(value);
+    Object.assign(state, { colourBy: column === null ? "cluster" : "column", column, only: null });
+    for (const input of document.getElementsByName("colour-by")) input.checked = input.value === state.colourBy;
+    schedule();
+  });
   $("copy").addEventListener("click", copySnippet);
 }
 
@@ -299,6 +313,8 @@ fillHead();
 fillTexts();
 fillScores();
 fillMade();
+fillDescribed();
+fillAsked();
 drawAll();
 listenToMaps();
 listenToMatrix();

@@ -48,6 +48,7 @@ function rowFacts(i, { label, clusters }) {
   if (rows.truth && rows.truth[i] >= 0) {
     facts.push(["truth", D.classes[rows.truth[i]].name + (isWithheld(i) ? " (never labelled)" : "")]);
   }
+  for (const { name, groups, code } of D.groupings.slice(0, 6)) facts.push([name, groups[code[i]]]);
   facts.push(["confidence", percent(rows.confidence[i])]);
   return facts;
 }
@@ -93,6 +94,11 @@ function grouping(current) {
     const found = D.classes.map(({ name, withheld }, id) => ({ id, name, withheld, colour: classColours[id] }));
     const sizes = classSizes(current.cut, state.colourBy);
     return { group, groups: found.map((g) => ({ ...g, size: sizes[g.id] })).filter((g) => g.size > 0) };
+  }
+  if (state.column !== null) {
+    const { groups: names, sizes, code } = D.groupings[state.column];
+    const groups = names.map((name, id) => ({ id, name, size: sizes[id], colour: colourOf(id) }));
+    return { group: Array.from(code), groups };
   }
   const groups = [...current.clusters].map(([id, { name, size }]) => ({ id, name, size, colour: colourOf(id) }));
   return { group: current.label, groups };

@@ -1,0 +1,119 @@
+"""Going on from an earlier run: what it was told, and the names, numbers and colours of its clusters."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.answers import Answers
+from diffclust.continuation import continue_clusters, continue_colours, row_keys
+from diffclust.knowledge import Knowledge
+from diffclust.partition import Partition
+from diffclust.runs.results import Known, Run
+from diffclust.tables import Table
+from diffclust.tables.known import label_text
+
+Pairs = list[tuple[int, int]]
+
+
+class Told(NamedTuple):
+    """What a run that goes on from another one is told."""
+
+    table: Table
+    must_link: Pairs
+    cannot_link: Pairs
+    held_out: NDArray[np.bool_]  # (n,) rows whose labels are kept for scoring, as they were before
+
+
+def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> Told:
+    """The labels and pairs of a table, of an earlier run and of answers together.
+
+    An answer counts before a label of the table, and that before one of the run. Rows of the run that are not in the
+    table are forgotten.
+
+    Args:
+        table: the rows.
+        run: the earlier run; None has none.
+        answers: what a person said.
+        drop_suspects: leave out the labels that look wrong in the earlier run, unless an answer confirms them.
+
+    Returns:
+        The table with all labels, the pairs, and which rows the earlier run kept for scoring.
+    """
+    names = [table.class_names[label] if label >= 0 else "" for label in table.labels]
+    held_out = np.zeros(len(table), bool)
+    must_link, cannot_link = list(answers.must_link), list(answers.cannot_link)
+    if run is not None:
+        run.knowledge()  # an error where the run is of an older version
+        assert run.known is not None
+        matches = known_of(table).matches(run.known)
+        before = np.maximum(run.known.labels, run.known.held_out)
+        wrong = {suspect["row"] for suspect in run.metrics.get("suspects", ())} if drop_suspects else set()
+        for row, old in enumerate(matches.tolist()):
+            if old in wrong:
+                names[row] = ""
+            elif old >= 0 and before[old] >= 0:
+                names[row] = names[row] or run.settings["class_names"][before[old]]
+                held_out[row] = run.known.held_out[old] >= 0
+        must_link += _still_there(run.known.must_link, matches)
+        cannot_link += _still_there(run.known.cannot_link, matches)
+    for row, name in answers.labels.items():
+        names[row], held_out[row] = label_text(name), False
+    classes = [*table.class_names, *sorted(set(names) - {"", *table.class_names})]
+    number = {name: position for position, name in enumerate(classes)} | {"": -1}
+    labels = np.array([number[name] for name in names], np.int64)
+    return Told(dataclasses.replace(table, labels=labels, class_names=classes), must_link, cannot_link, held_out)
+
+
+def _still_there(pairs: NDArray[np.int64], matches: NDArray[np.int64]) -> Pairs:
+    """Pairs of old rows as pairs of rows, without those of which a row is gone."""
+    now = {old: row for row, old in enumerate(matches.tolist()) if old >= 0}
+    return [(now[i], now[j]) for i, j in pairs.tolist() if i in now and j in now]
+
+
+def known_of(table: Table, knowledge: Knowledge | None = None, held_out: NDArray[np.int64] | None = None) -> Known:
+    """What a run on a table was told; without knowledge, the keys of its rows alone."""
+    nothing = np.full(len(table), -1, np.int64)
+    knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
+    return Known(
+        knowledge.labels,
+        nothing if held_out is None else held_out,
+        knowledge.must_link,
+        knowledge.cannot_link,
+        row_keys(table.features),
+        np.array(table.row_names or [], str),
+    )
+
+
+class Named(NamedTuple):
+    """Clusters with names and colours; ``sentences`` say what became of those of an earlier run."""
+
+    partition: Partition
+    names: list[str]
+    colours: list[int]
+    sentences: list[str]
+
+
+def name_clusters(found: Partition, class_names: list[str], known: Known, like: Run | None) -> Named:
+    """Names and colours for clusters: those of the clusters of an earlier run that they continue.
+
+    Raises:
+        ValueError: no row is in the earlier run.
+    """
+    if like is None:
+        return Named(found, found.names(class_names), list(range(found.n_clusters)), [])
+    like.knowledge()
+    assert like.known is not None
+    matches = known.matches(like.known)
+    if (matches < 0).all():
+        raise ValueError(f"No row of the data is in {like.folder}: names of its clusters cannot be kept.")
+    old = np.where(matches >= 0, like.clusters[matches], -1)
+    found = found.like(old)
+    continuation = continue_clusters(found.clusters, old)
+    names = continuation.names(found.names(class_names), found.classes, like.names)
+    old_colours = like.metrics.get("cluster_colours") or list(range(len(like.names)))
+    colours = continue_colours(continuation.continues, old_colours)
+    return Named(found, names, colours, continuation.sentences(like.names, names))

@@ -1,0 +1,145 @@
+"""What is known about rows: labels and pairs, from files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.answers import parse_answers
+from diffclust.tables import arrays
+from diffclust.tables.frames import first_line, read_parquet, read_text, separator
+from diffclust.tables.table import UNKNOWN, ending, listed, shortened
+
+_DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
+
+
+def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
+    """One label for each row, from an array or a text file. Of a table the last column is read.
+
+    A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only.
+    """
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if ending(path) == ".npy":
+        return arrays.one_each(arrays.load_array(path), str(path))
+    if ending(path) == ".npz":
+        with arrays.load_arrays(path) as members:
+            names = list(members)
+            if len(names) != 1:
+                raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: a file of labels has one.")
+            return arrays.one_each(arrays.member(members, names[0], path), str(path))
+    if ending(path) == ".parquet":
+        frame = read_parquet(path)
+        if frame.shape[1] == 0:
+            raise ValueError(f"{path} has no column.")
+        return frame.iloc[:, -1].to_numpy(object)
+    text = read_text(path)
+    answers = parse_answers(text, str(path), n_rows)
+    if answers is not None:
+        return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
+    lines = csv.reader(io.StringIO(text), delimiter=separator(path, first_line(text.splitlines())))
+    try:
+        values = [line[-1] if line else "" for line in lines]
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as labels: {error}.") from error
+    return np.array(_without_header(values, n_rows), object)
+
+
+def _without_header(values: list[str], n_rows: int) -> list[str]:
+    while len(values) > n_rows + 1 and not values[-1]:  # blank lines at the end
+        values = values[:-1]
+    if len(values) != n_rows + 1:
+        return values
+    first, *others = values
+    starts_with_label = first in others or not _order(first)[0]
+    return values[:-1] if starts_with_label and not values[-1] else others
+
+
+def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
+    """(n,) class numbers, -1 where unknown, and the name of each. Names are sorted, those that are numbers by size."""
+    texts = [label_text(value) for value in found]
+    names = sorted({text for text in texts if text.lower() not in UNKNOWN}, key=_order)
+    number = {name: position for position, name in enumerate(names)}
+    return np.array([number.get(text, -1) for text in texts], np.int64), names
+
+
+def label_text(value: Any) -> str:
+    """A label as text. 1.0, 1 and 1.000e+00, which np.savetxt writes, are the same label. 2E5 and 02 are names."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    text = "" if value is None else str(value).strip()
+    if _DECIMAL.fullmatch(text) and float(text).is_integer():
+        return str(int(float(text)))
+    return text
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    """A sort key: numbers first, by size."""
+    try:
+        return False, float(name), name
+    except ValueError:
+        return True, 0.0, name
+
+
+def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[int, int]]:
+    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
+
+    A third number on a line is the weight of the pair, see :func:`read_pair_weights`. Of answers to pairs, as
+    ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
+    """
+    if not path.exists():
+        raise ValueError(f"{path} does not exist.")
+    if ending(path) == ".npy":
+        pairs = arrays.load_array(path)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+            raise ValueError(f"{path} must be integers of shape (m, 2), got {pairs.dtype} {pairs.shape}.")
+        found = [(int(i), int(j)) for i, j in pairs]
+    elif answers := parse_answers(read_text(path), str(path), n_rows):
+        found = list(getattr(answers, kind))
+    else:
+        found = []
+        for number, line in enumerate(read_text(path).splitlines()):
+            parts = line.replace(",", " ").replace(";", " ").split()
+            if not parts:
+                continue
+            numeric = [part.removeprefix("-").isdecimal() for part in parts]
+            weighted = len(parts) == 3 and _weight(parts[2]) is not None
+            if (len(parts) == 2 or weighted) and all(numeric[:2]) and max(map(len, parts[:2])) <= 20:  # more rows: none
+                found.append((int(parts[0]), int(parts[1])))
+            elif number or any(numeric):  # only the first line may be a header
+                raise ValueError(
+                    f"{path}, line {number + 1}: expected two row numbers and perhaps a weight, got "
+                    f"{shortened(line.strip())!r}."
+                )
+    for i, j in found:
+        if not (0 <= i < n_rows and 0 <= j < n_rows):
+            raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")
+    return found
+
+
+def read_pair_weights(path: Path) -> NDArray[np.float64] | None:
+    """The weights in a file of pairs, nan for pairs without one; None if no pair has one."""
+    if ending(path) == ".npy":
+        return None
+    lines = [line.replace(",", " ").replace(";", " ").split() for line in read_text(path).splitlines()]
+    pairs = [parts for parts in lines if len(parts) >= 2 and parts[0].isdecimal()]
+    weights = np.array([_weight(parts[2]) if len(parts) == 3 else np.nan for parts in pairs], np.float64)
+    return None if np.isnan(weights).all() else weights
+
+
+def _weight(text: str) -> float | None:
+    """A number from 0 to inf, else None."""
+    try:
+        weight = float(text)
+    except ValueError:
+        return None
+    return weight if weight >= 0 else None

@@ -1,0 +1,244 @@
+"""Going on from an earlier run: its labels, weights and names; and ``diffclust ask``."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning")
+torch = pytest.importorskip("torch")
+
+from typer.testing import CliRunner  # noqa: E402
+
+import diffclust as dc  # noqa: E402
+from diffclust import report, training  # noqa: E402
+from diffclust.answers import Answers  # noqa: E402
+from diffclust.cli import app  # noqa: E402
+from diffclust.files import write_atomically  # noqa: E402
+from diffclust.runs import fit_run, load_run, tell_again  # noqa: E402
+from diffclust.runs.folder import KNOWN, MANIFEST  # noqa: E402
+from diffclust.tables import Table  # noqa: E402
+
+N = 60
+CONFIG = training.TrainingConfig(batch_size=16, n_draws=3, n_steps=6, validate_every=6, device="cpu", backbone="linear")
+
+
+def make_table(labelled=(0, 4, 8, 1, 5), rows=None, ids=False):
+    """Four blobs; the labels of some rows, of cats and dogs; of the rows with these numbers."""
+    truth = np.arange(N) % 4
+    x = (np.random.default_rng(0).normal(size=(N, 4)) + 8 * np.eye(4)[truth]).astype(np.float32)
+    labels = np.full(N, -1, np.int64)
+    labels[list(labelled)] = truth[list(labelled)]
+    rows = np.arange(N) if rows is None else rows
+    names = [f"row {row}" for row in rows] if ids else None
+    return Table(x[rows], labels[rows], ["cat", "dog"], "blobs", row_names=names)
+
+
+def fit(folder, table, n_clusters=4, **options):
+    options = {"progress": False, "say": lambda text: None, "cut": "k-means", **options}
+    return fit_run(table, dataclasses.replace(CONFIG, n_clusters=n_clusters), folder, **options)
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch):
+    """Drawing takes longer than everything else."""
+    monkeypatch.setattr(report, "write_report", lambda data, path: write_atomically(path, "<html></html>"))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "write_report", lambda data, path: write_atomically(path, "<html></html>"))
+        folder = tmp_path_factory.mktemp("first") / "run"
+        fit(folder, make_table((0, 4, 8, 12, 16, 1, 5, 9, 13, 17)), holdout=0.2)
+    return load_run(folder)
+
+
+def name_of_each_row(run):
+    return np.array(run.names)[run.clusters]
+
+
+# ------------------------------------------------------------------------------------------------------ what was told
+
+
+def test_a_run_knows_what_it_was_told(first):
+    known = first.known
+    assert (known.labels >= 0).sum() == 8
+    assert (known.held_out >= 0).sum() == 2
+    assert not ((known.labels >= 0) & (known.held_out >= 0)).any()
+    assert (first.knowledge().labels == known.labels).all()
+    assert first.row_names is None
+
+
+def test_a_run_is_not_asked_about_rows_whose_label_was_given(first):
+    rows = {asked.row for asked in dc.suggest(first, N)}
+    assert rows == set(range(N)) - {0, 4, 8, 12, 16, 1, 5, 9, 13, 17}
+
+
+def test_answers_and_the_labels_of_the_run_come_together(first):
+    order = np.random.default_rng(1).permutation(N)
+    table = make_table((), order)  # no labels of its own, and the rows in another order
+    answers = Answers({0: "eel"}, must_link=[(1, 2)])
+    told = tell_again(table, first, answers)
+    names = [told.table.class_names[label] if label >= 0 else "" for label in told.table.labels]
+    place = {row: position for position, row in enumerate(order)}
+    assert told.table.class_names == ["cat", "dog", "eel"]
+    assert names[0] == "eel"
+    assert {names[place[row]] for row in (4, 8, 12, 16) if place[row]} == {"cat"}
+    assert sum(map(bool, names)) == 10 + (order[0] not in (0, 4, 8, 12, 16, 1, 5, 9, 13, 17))
+    assert set(order[told.held_out]) == set(np.flatnonzero(first.known.held_out >= 0)) - {order[0]}
+    assert told.must_link == [(1, 2)]
+
+
+def test_an_answer_about_a_held_out_row_is_used(first):
+    row = int(np.flatnonzero(first.known.held_out >= 0)[0])
+    told = tell_again(make_table(()), first, Answers({row: "eel"}))
+    assert not told.held_out[row]
+    assert told.held_out.sum() == 1
+
+
+def test_pairs_of_the_run_follow_their_rows(tmp_path):
+    fit(tmp_path / "a", make_table((0, 1)), must_link=[(2, 6), (3, 7)], cannot_link=[(2, 3)])
+    order = np.array([9, 6, 2, 3, 0, 1, 4, 5])  # row 7 is gone
+    told = tell_again(make_table((), order), load_run(tmp_path / "a"), Answers())
+    assert told.must_link == [(2, 1)]
+    assert told.cannot_link == [(2, 3)]
+
+
+def test_rows_are_matched_by_ids_where_there_are_any(tmp_path):
+    table = make_table((0, 4, 1, 5), ids=True)
+    fit(tmp_path / "a", table)
+    run = load_run(tmp_path / "a")
+    assert run.row_names == table.row_names
+    changed = dataclasses.replace(make_table((), ids=True), features=table.features + 1)
+    assert (tell_again(changed, run, Answers()).table.labels >= 0).sum() == 4
+    unnamed = dataclasses.replace(changed, row_names=None)
+    assert (tell_again(unnamed, run, Answers()).table.labels >= 0).sum() == 0
+
+
+def test_suspects_are_left_out_unless_they_are_confirmed(tmp_path):
+    table = make_table(range(N))
+    wrong = np.array([2, 7])
+    labels = np.arange(N) % 4
+    labels[wrong] = 0
+    table = dataclasses.replace(table, labels=labels, class_names=["cat", "dog", "eel", "fox"])
+    run = fit(tmp_path / "a", table, cut="auto")
+    assert {suspect["row"] for suspect in run.metrics["suspects"]} == set(wrong)
+    with (tmp_path / "a" / "suspects.csv").open() as file:
+        assert {row["row"]: (row["given"], row["instead"]) for row in csv.DictReader(file)} == {
+            "2": ("cat", "eel"),
+            "7": ("cat", "fox"),
+        }
+    assert "2 labels look wrong: see suspects.csv." in run.metrics["remarks"]
+    told = tell_again(table, run, Answers({7: "cat"}), drop_suspects=True).table
+    assert (np.flatnonzero(told.labels < 0) == [2]).all()
+    assert told.labels[7] == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+def test_a_warm_start_has_the_weights_of_the_earlier_run(first):
+    module = training.fit(
+        dataclasses.replace(CONFIG, n_clusters=4, n_steps=1, learning_rate=1e-30),
+        make_table().features,
+        make_table().labels,
+        progress=False,
+        warm=first.module,
+    )
+    x = make_table().features + 1
+    np.testing.assert_array_equal(training.embed(module, x), training.embed(first.module, x))
+
+
+def test_a_warm_start_from_another_network_is_refused(first, tmp_path):
+    table = dataclasses.replace(make_table(), features=make_table().features[:, :3])
+    with pytest.raises(ValueError, match=r"The network of warm has .*rows of \(4,\), the new one .*rows of \(3,\)"):
+        fit(tmp_path / "b", table, warm=first)
+    assert not (tmp_path / "b").exists()
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("how", ["warm", "like"])
+def test_clusters_of_a_second_fit_keep_names_numbers_and_colours(first, tmp_path, how):
+    assert sorted(first.names) == ["cat", "dog", "new 1", "new 2"]
+    order = np.random.default_rng(2).permutation(N)
+    second = fit(tmp_path / "b", make_table((0, 4, 8, 1, 5), order), **{how: first})
+    assert (name_of_each_row(second) == name_of_each_row(first)[order]).all()
+    assert (second.clusters == first.clusters[order]).all()
+    assert second.metrics["cluster_colours"] == first.metrics["cluster_colours"] == [0, 1, 2, 3]
+    assert load_run(tmp_path / "b").names == second.names
+
+
+def test_a_new_cluster_that_is_labelled_now_keeps_number_and_colour(first, tmp_path):
+    row = int(np.flatnonzero(name_of_each_row(first) == "new 2")[0])
+    told = tell_again(make_table(), first, Answers({row: "eel"}))
+    second = fit(tmp_path / "b", told.table, warm=first, held_out=told.held_out)
+    renamed = {"new 2": "eel"}
+    assert name_of_each_row(second).tolist() == [renamed.get(name, name) for name in name_of_each_row(first)]
+    assert (second.clusters == first.clusters).all()
+
+
+def test_a_split_is_said_and_the_part_gets_a_fresh_name_and_colour(first, tmp_path):
+    second = fit(tmp_path / "b", make_table(), n_clusters=5, like=first)
+    assert set(second.names) == {*first.names, "new 3"}
+    assert sorted(second.metrics["cluster_colours"]) == [0, 1, 2, 3, 4]
+    assert any("was split: a part of it is now new 3" in sentence for sentence in second.metrics["remarks"])
+
+
+def test_other_rows_cannot_keep_names(first, tmp_path):
+    table = dataclasses.replace(make_table(), features=make_table().features + 1)
+    with pytest.raises(ValueError, match=r"No row of the data is in .*: names of its clusters cannot be kept"):
+        fit(tmp_path / "b", table, like=first)
+
+
+def test_a_run_of_an_older_version_is_loaded_and_says_what_it_lacks(first, tmp_path):
+    fit(tmp_path / "a", make_table())
+    manifest = json.loads((tmp_path / "a" / MANIFEST).read_text())
+    del manifest["files"][KNOWN]
+    (tmp_path / "a" / MANIFEST).write_text(json.dumps(manifest))
+    (tmp_path / "a" / KNOWN).unlink()
+    run = load_run(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"older version, which did not write known.npz. Fit again with resume=True"):
+        dc.suggest(run)
+
+
+# ---------------------------------------------------------------------------------------------------- the command line
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_fit_ask_answer_and_fit_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = make_table()
+    names = np.array(["cat", "dog", "eel", "fox"])[np.arange(N) % 4]
+    with open("data.csv", "w") as file:
+        file.write("a,b,c,d,kind\n")
+        for x, label in zip(table.features, table.labels, strict=True):
+            file.write(",".join(map(str, x)) + f",{names[label] if label >= 0 else ''}\n")
+    settings = ("--batch-size", 16, "--draws", 3, "--backbone", "linear", "--device", "cpu", "--cut", "k-means", "-q")
+    result = call("fit", "data.csv", "--labels", "kind", "--clusters", 4, "--steps", 6, "--out", "a", *settings)
+    assert result.exit_code == 0, result.output
+    result = call("ask", "a", "-n", 6, "--out", "questions.csv")
+    assert result.exit_code == 0, result.output
+    assert "nothing is known about cluster new 1" in " ".join(result.output.split())
+    with open("questions.csv") as file:
+        questions = list(csv.DictReader(file))
+    assert len(questions) == 6
+    with open("answers.csv", "w") as file:
+        file.write("row,label\n" + "".join(f"{asked['row']},{names[int(asked['row'])]}\n" for asked in questions))
+    again = ("fit", "data.csv", "--labels", "kind", "--more", "answers.csv", "--warm", "a", "--steps", 3)
+    result = call(*again, "--out", "b", *settings)
+    assert result.exit_code == 0, result.output
+    run = load_run("b")
+    assert sorted(run.names) == ["cat", "dog", "eel", "fox"]
+    assert (run.clusters == load_run("a").clusters).all()
+    assert run.settings["clusters"] == 4
+    assert (run.known.labels >= 0).sum() + (run.known.held_out >= 0).sum() == 11
+    assert call("ask", "b", "--kind", "pairs", "-n", 3).exit_code == 0
+    assert "--drop-suspects needs --warm" in call("fit", "data.csv", "--drop-suspects").output
