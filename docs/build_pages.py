@@ -32,6 +32,7 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
     ("Networks by name", "diffclust.backbones", ("make_backbone", "InputScaling")),
     ("Runs", "diffclust.runs", ()),
     ("The report", "diffclust.report", ("write_report", "ReportData")),
+    ("Single cells", "diffclust.cells", ("fit", "rank_genes")),
     ("pytorch-metric-learning", "diffclust.metric_learning", ("PartialFenchelYoungLoss",)),
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
 ]

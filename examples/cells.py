@@ -5,6 +5,9 @@ Cells, some types annotated
 Counts of genes in single cells. An atlas names four types of cells, and the new sample has six. Which cells are of a
 known type, and which form new ones? The counts are made up, so that the example needs no download.
 
+For an AnnData object, ``dc.cells.fit(adata, "cell_type")`` does this in one line; for a file,
+``diffclust fit cells.h5ad --labels cell_type``.
+
 How counts are made up decides which method looks good on them. So there are three kinds, three seeds of each, and
 all scores are shown.
 """

@@ -163,3 +163,18 @@ def test_a_file_has_barcodes_labels_and_other_columns(tmp_path):
     (tmp_path / "broken.h5ad").write_bytes(b"hello")
     with pytest.raises(ValueError, match=r"broken\.h5ad cannot be read as an \.h5ad file"):
         read_table(tmp_path / "broken.h5ad")
+
+
+def test_a_run_on_a_file_names_marker_genes_and_places_new_cells(tmp_path):
+    from diffclust.runs import fit_run
+
+    make_cells().write_h5ad(tmp_path / "cells.h5ad")
+    config = dc.training.TrainingConfig(n_clusters=3, n_steps=15, device="cpu")
+    table = read_table(tmp_path / "cells.h5ad", "cell_type")
+    fit_run(table, config, tmp_path / "run", cut="k-means", progress=False, report=False, say=lambda text: None)
+    run = dc.load_run(tmp_path / "run")
+    described = json.loads((tmp_path / "run" / "clusters.json").read_text("utf-8"))
+    genes = {cluster["name"]: {each["column"] for each in cluster["telling"]} for cluster in described}
+    assert genes["T cell"] == {f"gene{number}" for number in range(5, 10)}
+    assert described[0]["typical"][0]["id"] in BARCODES
+    np.testing.assert_array_equal(run.cluster(make_cells()), run.clusters)

@@ -175,7 +175,7 @@ def test_groups_cut_by_missing_edges(rng, n, missing):
         np.testing.assert_array_equal(*counts)  # torch divides by multiplying with the reciprocal
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, *([17, 64, 129, 256, 700] if ON_GPU else [])])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, *([9, 17, 64, 129, 256, 700] if ON_GPU else [])])
 @pytest.mark.parametrize("known", ["labels", "views"])
 def test_one_pass_and_views(rng, n, known):
     """Labels, and labels with must-link groups, of which kernels alone know that they need no greedy."""
@@ -193,11 +193,11 @@ def test_one_pass_and_views(rng, n, known):
 @pytest.mark.parametrize("free", [True, False])
 def test_one_pass_counts_edges(rng, free):
     """Of problems with closures and of one without, in one batch."""
-    similarity, relation = symmetric(rng, 3, 8), some_views(rng, 3, 8)
-    relation[1] = some_relation(rng, 1, 8)[0]
+    similarity, relation = symmetric(rng, 3, 6), some_views(rng, 3, 6)
+    relation[1] = some_relation(rng, 1, 6)[0]
     options = {"must_link_first": False, "free": free, "n_draws": 2, "epsilon": 0.2, "adjacency": True}
     found = cuda.solve(request(on_device(similarity), on_device([3, 3, 3]), relation=on_device(relation), **options))
-    np.testing.assert_array_equal(found.adjacency.cpu() * 2, cpu.adjacency_counts(found.edges.cpu().numpy(), 8))
+    np.testing.assert_array_equal(found.adjacency.cpu() * 2, cpu.adjacency_counts(found.edges.cpu().numpy(), 6))
     check(similarity, np.array([3, 3, 3]), relation=relation, must_link_first=False, free=free, epsilon=0.2)
 
 
@@ -353,7 +353,7 @@ def test_a_workspace_is_kept_only_if_it_is_small(rng, monkeypatch, n_problems, n
 
 def test_the_workspace_of_one_launch_is_left_as_it_was(rng):
     """Large and small in turns, a NaN among them: the same as with a workspace that nobody has used."""
-    sizes = ((1, 6), (3, 4), (1, 2), (3, 6))
+    sizes = ((1, 5), (2, 4), (1, 2), (2, 5))
     inputs = [on_device(symmetric(rng, n_problems, n)) for n_problems, n in sizes]
     inputs[1][1, 0, 2] = np.nan
     alone = []

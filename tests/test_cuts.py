@@ -7,7 +7,7 @@ import pytest
 
 import diffclust as dc
 from diffclust import Knowledge, cuts
-from diffclust.confidence import neighbour_shares
+from diffclust.confidence import expected_weights, neighbour_shares, witnesses
 from diffclust.evidence import hide_labels
 from diffclust.partition import CUTS, partition
 
@@ -71,13 +71,25 @@ def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
 def test_a_mixture_finds_what_k_means_cannot():
     """A wide class around a narrow one: each row is nearer to the middle of the other half."""
     rng = np.random.default_rng(0)
-    truth = np.repeat([0, 1], 300)
-    x = rng.normal(size=(600, 2)) * np.where(truth == 0, 0.2, 4.0)[:, None] + np.where(truth == 0, 3.0, 0.0)[:, None]
-    known = Knowledge.join(np.where(np.arange(600) % 60 == 0, truth, -1))
+    truth = np.repeat([0, 1], 2000)
+    x = rng.normal(size=(4000, 2)) * np.where(truth == 0, 0.2, 4.0)[:, None] + np.where(truth == 0, 3.0, 0.0)[:, None]
+    known = Knowledge.join(np.where(np.arange(4000) % 60 == 0, truth, -1))
     wide, narrow = (
         dc.metrics.clustering_scores(truth, cut(x, known, 2))["ari"] for cut in (cuts.gaussian, cuts.kmeans)
     )
     assert wide > 0.9 > narrow + 0.2
+
+
+def test_a_mixture_that_starts_at_the_forest_leaves_a_large_cluster_whole():
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(4), [900, 120, 120, 120])
+    x = rng.normal(size=(1260, 2)) * np.where(truth == 0, 2.5, 0.5)[:, None]
+    x += np.array([[0, 0], [15, 0], [15, 5], [15, -5]])[truth]
+    known = Knowledge.join(np.where(np.arange(1260) % 899 == 0, truth, -1))
+    at_forest, at_kmeans = (
+        dc.metrics.clustering_scores(truth, cut(x, known, 4))["ari"] for cut in (CUTS["gaussian"], cuts.gaussian)
+    )
+    assert at_forest > 0.95 > at_kmeans + 0.2
 
 
 def test_a_mixture_keeps_k_clusters_and_pairs_apart():
@@ -230,3 +242,25 @@ def test_probabilities_are_calibrated_on_hidden_labels():
     assert abs(own[new].mean() - right[new].mean()) < 0.06
     assert neighbour_shares(x, found.clusters, 4)[np.arange(600), found.clusters][new].mean() > own[new].mean() + 0.05
     assert (found.novelty() == 0).all()  # there is no new cluster
+
+
+def test_where_the_input_has_other_clusters_nobody_is_sure():
+    x, truth = blobs(0, size=60)
+    known = Knowledge.join(np.where(np.arange(len(x)) % 60 == 0, truth, -1))  # one a class: none is hidden
+    noise = np.random.default_rng(0).normal(size=x.shape)
+    agreeing, other = (partition(x, known, 4, cut="auto", rows=rows) for rows in (x, noise))
+    assert np.array_equal(agreeing.clusters, other.clusters)
+    assert agreeing.probabilities().max(1).mean() > 0.85 > other.probabilities().max(1).mean() + 0.3
+    assert expected_weights(0.5)[0] == expected_weights(1.0)[0] / 2
+    assert expected_weights(-0.1)[:3] == (0, 0, 0)
+
+
+def test_rows_far_from_labelled_ones_speak_for_new_clusters():
+    x, truth = blobs(0, n_classes=2, size=60)
+    labelled = (truth == 0) & (np.arange(len(x)) % 6 == 0)
+    new = np.array([False, True])
+    of_distance = witnesses(x, truth, [], new, labelled)[4]
+    assert (of_distance[:, 0] == 0).all()
+    assert of_distance[truth == 1, 1].min() > of_distance[truth == 0, 1].max()
+    assert (witnesses(x, truth, [], new, np.arange(len(x)) == 0)[4] == 0).all()  # one label has no scale
+    assert (witnesses(x, truth, [], new, labelled, "manhattan")[4] == 0).all()

@@ -13,7 +13,7 @@ import pytest
 import diffclust as dc
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # ----------------------------------------------------------------------------------------------------------------
 # docs/api.md
@@ -32,7 +32,7 @@ def public_names():
             names += [f"dc.{name}.{method}" for method, made in vars(value).items() if is_method(method, made)]
         elif not inspect.ismodule(value):
             names.append(f"dc.{name}")
-    for module in ("nn", "metrics"):
+    for module in ("cells", "nn", "metrics"):
         found = vars(importlib.import_module(f"diffclust.{module}"))
         names += [f"dc.{module}.{name}" for name, value in found.items() if is_own(name, value, module)]
     names += [f"dc.{module}.{name}" for module in ("cluster", "noise") for name in getattr(dc, module).__all__]
@@ -62,7 +62,7 @@ def signature(name):
         if parameter.kind == parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             written.append("*")
-        star = "*" if parameter.kind == parameter.VAR_POSITIONAL else ""
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = json.dumps(parameter.default) if isinstance(parameter.default, str) else repr(parameter.default)
         shown = "" if parameter.default is parameter.empty else f"={default}"
         written.append(f"{star}{parameter.name}{shown}")
@@ -145,8 +145,27 @@ def names():
 def test_code_on_pages_runs(page, names, tmp_path, monkeypatch):
     if page.name == "jax-devices.md":
         pytest.skip("test_examples.py runs the example that this page shows")
+    if page.name == "data.md":
+        pytest.importorskip("anndata")
     monkeypatch.chdir(tmp_path)
     code = code_of(page)
     for written, run in IN_A_TEST.items():
         code = code.replace(written, run)
     exec(compile(code, "page", "exec"), names)
+
+
+COMMANDS = [
+    line.strip("`").split("#")[0].split()[1:]
+    for page in PAGES
+    for line in re.findall(r"^diffclust .*|`diffclust [a-z]+ [^`]*`", page.read_text("utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_on_pages_have_options_that_there_are(command):
+    typer = pytest.importorskip("typer")
+    from diffclust.cli import app
+
+    name, *arguments = command
+    if name != "reproduce":
+        typer.main.get_command(app).commands[name].make_context(name, [*arguments]).close()

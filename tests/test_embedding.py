@@ -323,6 +323,8 @@ def test_digits_with_100_labels():
 
 
 @pytest.mark.filterwarnings("ignore:n_clusters=5, but the labels")
-@parametrize_with_checks([make_model(5, n_steps=2)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+@parametrize_with_checks(
+    [make_model(5, n_steps=2, cut="forest")], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
+)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import diffclust
 
 ROOT = Path(__file__).resolve().parent.parent
-FOR_USERS = ("torch", "jax", "fit", "neighbors", "metric-learning")  # extras
+FOR_USERS = ("torch", "jax", "fit", "cells", "neighbors", "metric-learning")  # extras
 NOT_IMPORTED = ("torch", "lightning", "jax", "numba", "scipy", "sklearn")
 # The modules of the package that need an optional framework are left to their own tests.
 MODULES = ["diffclust", *(m.name for m in pkgutil.walk_packages(diffclust.__path__, "diffclust."))]
@@ -91,9 +91,10 @@ def test_doctests(name):
 
 def test_there_are_doctests():
     finder = doctest.DocTestFinder()
-    n_examples = sum(len(test.examples) for name in ("forest", "constraints", "similarity", "metrics", "noise")
-                     for test in finder.find(importlib.import_module(f"diffclust.{name}")))  # fmt: skip
-    assert n_examples >= 10
+    modules = [
+        importlib.import_module(f"diffclust.{name}") for name in ("forest", "constraints", "similarity", "noise")
+    ]
+    assert sum(len(test.examples) for module in modules for test in finder.find(module)) >= 10
 
 
 @pytest.mark.parametrize("array", [[[0.0]], 1.0], ids=["list", "float"])
@@ -109,9 +110,70 @@ def test_framework_without_a_solver_is_named(monkeypatch):
         diffclust.solvers.solver_for([[0.0]])
 
 
+# The order in which a call goes through the files, see docs/design.md. A file imports files of its own line or of later
+# ones, so nobody who follows a call comes back to a line that was left.
+ORDER = """
+    __main__
+    cli
+    runs
+    answers
+    suggestions mistakes continuation cells
+    embedding metric_learning
+    report cluster bench
+    training partition
+    evidence confidence cuts
+    nn distributed backbones
+    losses perturbed stability
+    forest
+    bindings.torch_similarity
+    similarity
+    validation
+    bindings
+    gradients
+    solvers
+    knowledge constraints noise
+    labels metrics tables messages
+    frameworks files threads _typing
+"""
+LINES = {name: number for number, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
+
+
+def line_of(module):
+    """The line of a module, or of the folder that it is in."""
+    while module not in LINES:
+        assert "." in module, f"{module} has no place in ORDER"
+        module = module.rpartition(".")[0]
+    return LINES[module]
+
+
+def own_imports(tree):
+    """Modules of diffclust that a file imports, those for type checkers aside."""
+    skipped = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for each in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in skipped and node.module.split(".")[0] == "diffclust":
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield (name if name in MODULES else node.module).removeprefix("diffclust.")
+
+
+def test_a_call_does_not_come_back_to_a_file_that_it_has_left():
+    for path in (ROOT / "src/diffclust").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT / "src/diffclust").with_suffix("").parts).removesuffix(".__init__")
+        if module == "__init__":
+            continue
+        for imported in own_imports(ast.parse(path.read_text("utf-8"))):
+            assert line_of(imported) >= line_of(module), f"{module} imports {imported}, which comes before it"
+
+
 # Name of a package where it is not that of the module, and those that come with another one.
 PACKAGES = {"PIL": "pillow", "pytorch_metric_learning": "pytorch-metric-learning", "sklearn": "scikit-learn"}
 COME_ALONG = {"threadpoolctl": "scikit-learn", "triton": "torch"}
+USED_IF_INSTALLED = {"scanpy"}
 USED_BY_OTHERS = {"pyarrow", "tensorboard", "faiss-cpu"}  # by pandas, by Lightning, and by name
 
 
@@ -128,6 +190,6 @@ def test_the_extras_are_what_the_package_imports():
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 imported.add(node.module.split(".")[0])
-    imported -= sys.stdlib_module_names | {"diffclust", "experiments"}
+    imported -= sys.stdlib_module_names | USED_IF_INSTALLED | {"diffclust", "experiments"}
     assert {COME_ALONG.get(name, PACKAGES.get(name, name)) for name in imported} | USED_BY_OTHERS == declared
     assert {Requirement(line).name for line in extras["fit"]} >= {"lightning", "rich", "tqdm", "typer"}

@@ -53,18 +53,8 @@ TWO = ("partial loss", "connectivity")  # one gradient of each formula
 @pytest.mark.slow
 def test_four_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not test_four_devices",
-        __file__,
-    ]
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-k", "not test_four_devices")
+    command = [sys.executable, "-m", "pytest", *options, __file__]
     result = subprocess.run(
         command, env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
     )
@@ -145,9 +135,11 @@ def test_shard_map(checked, expected):
     assert_same_bits(jax.jit(mapped)(BATCH), expected)
 
 
+LOOPS = (*TWO, "partial loss, one pass", "partial loss, pairs")  # each loop that a chunk of draws may run in
+
+
 @on_four
-@pytest.mark.parametrize("n_chunks", [1, 2])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "n_chunks"), [(name, 1) for name in FUNCTIONS] + [(name, 2) for name in LOOPS])
 def test_checked_shard_map_takes_every_function(monkeypatch, name, n_chunks):
     """What shard_map checks, it checks when it traces."""
     size = 4 * N * N * OPTIONS["n_draws"] // n_chunks

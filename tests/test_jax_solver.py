@@ -5,7 +5,7 @@ import pytest
 
 from diffclust import noise
 from diffclust.solvers import cpu, solver_for
-from diffclust.validation import clamp_clusters
+from diffclust.solvers.checks import clamp_clusters
 from oracles import SIMILARITY_KINDS, random_labels, random_relation, random_similarity
 from solving import solve
 

@@ -175,7 +175,7 @@ def test_sparse_rows(blobs, monkeypatch):
     model = SpanningForestClustering(3).fit(csr_array(x), y)
     np.testing.assert_array_equal(model.labels_, expected.labels_)
     np.testing.assert_array_equal(model.predict(csr_array(x)), expected.labels_)
-    monkeypatch.setattr("diffclust.cluster.MOST_DENSE_BYTES", 100)
+    monkeypatch.setattr("diffclust.frameworks.MOST_DENSE_BYTES", 100)
     with pytest.raises(ValueError, match="TruncatedSVD"):
         SpanningForestClustering(3).fit(csr_array(x))
     with pytest.raises(TypeError, match="dense"):

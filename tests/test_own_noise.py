@@ -85,6 +85,14 @@ def test_objects_and_short_forms_are_the_same_noise(name, built_in):
     assert short == long
 
 
+def test_a_row_of_the_table_is_a_short_form(monkeypatch):
+    with pytest.raises(ValueError, match=r"one of \('normal', 'gumbel'\), got 'laplace'"):
+        dc.perturbed_value(similarity(), 2, noise="laplace")
+    monkeypatch.setitem(dc.noise.NAMED, "laplace", Laplace())
+    short, long = (dc.perturbed_adjacency(similarity(), 2, noise=noise, seed=1) for noise in ("laplace", Laplace()))
+    np.testing.assert_array_equal(short, long)
+
+
 @BUILT_IN
 def test_gradients_of_objects_and_short_forms_are_the_same(name, built_in):
     torch = pytest.importorskip("torch")

@@ -178,8 +178,10 @@ def test_settings_of_ranks():
 # -------------------------------------------------------------------------------------------------- the command line
 
 
-ARGUMENTS = ("fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--steps", "40", "--batch-size", "25", "-q",
-             "--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--out")  # fmt: skip
+ARGUMENTS = (
+    *("fit", "x.npy", "--labels", "y.npy", "--clusters", "4", "--cut", "forest", "--steps", "40", "--batch-size", "25"),
+    *("-q", "--draws", "5", "--device", "cpu", "--backbone", "test_ranks:make_network", "--out"),
+)
 
 
 def run(folder, out, *more, torchrun=(), kill_at=0):

@@ -602,9 +602,31 @@ def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
         assert problems(page) == []
 
 
+def test_the_page_says_what_is_in_each_cluster_and_colours_by_a_column(browser, tmp_path):
+    telling = [{"column": EVIL, "text": f"{EVIL}: 5 here, 2 elsewhere"}]
+    described = [{"cluster": c, "telling": telling, "typical": [{"row": 7, "id": EVIL}]} for c in range(6)]
+    batch = np.where(np.arange(150) % 2, EVIL, "second")
+    data = make_data(described=described, reading=[EVIL], groupings={"batch <i>": batch})
+    write_report(data, tmp_path / "page.html")
+    page = open_page(browser, tmp_path / "page.html")
+    assert f"{EVIL} 5 here, 2 elsewhere{EVIL}" in text(page, "#described tbody tr")
+    assert text(page, "#reading") == EVIL
+    assert text(page, "#colour-column") == "a column …batch <i>"
+    choose = "const s = document.querySelector('#colour-column'); s.value = 0; s.dispatchEvent(new Event('change'))"
+    page.execute_script(choose)
+    wait(page, "return document.querySelectorAll('#legend .chip').length === 2")
+    assert len(colours(page)) == 2
+    assert text(page, "#legend .chip small") == "75 rows"
+    click(page, "input[value=cluster]")
+    assert len(colours(page)) == 6
+    assert problems(page) == []
+    assert page.execute_script("return window.stolen") is None
+
+
 def test_what_was_not_measured_is_not_shown(page):
     shown = "return !!document.getElementById(arguments[0]).offsetHeight"
-    assert not any(page.execute_script(shown, id) for id in ("headline", "made-section", "reliability-section"))
+    parts = ("headline", "made-section", "reliability-section", "described-section", "reading-section", "colour-column")
+    assert not any(page.execute_script(shown, id) for id in parts)
 
 
 ASKED = Asked(

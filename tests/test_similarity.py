@@ -201,7 +201,10 @@ FRAMEWORKS = {
     "jax.jit": lambda *problem: value_and_gradient_in_jax(*problem, transform="jit"),
     "jax.vmap": lambda *problem: value_and_gradient_in_jax(*problem, transform="vmap"),
 }
-each_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
+each_framework = pytest.mark.parametrize(
+    "framework",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "torch.compile" else name for name in FRAMEWORKS],
+)
 
 
 def finite_differences(function, x, cotangent, step):
@@ -284,7 +287,7 @@ def test_vectors_without_columns_have_no_direction():
 
 
 @each_framework
-@pytest.mark.parametrize("shape", [(5, 3), (40, 16), (257, 7)])
+@pytest.mark.parametrize("shape", [(40, 16), (257, 7)])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_distances_are_zero_on_the_diagonal_and_never_negative(framework, shape, offset):
     x = (points(shape, np.float64) + offset).astype(np.float32)

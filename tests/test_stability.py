@@ -95,7 +95,7 @@ def test_one_cluster_is_the_only_candidate_where_nothing_can_be_cut(blobs):
     [
         ({"criterion": "elbow"}, "criterion must be one of"),
         ({"criterion": "labels"}, "needs labels="),
-        ({"criterion": "labels", "labels": [-1] * 120}, "at least one point"),
+        ({"criterion": "labels", "labels": [-1] * 120}, "at least one known label"),
         ({"criterion": "labels", "labels": [0, 1]}, "shape"),
         ({"criterion": "stability"}, "needs similarity="),
         ({"criterion": "stability", "similarity": np.zeros((3, 3))}, "must have shape"),

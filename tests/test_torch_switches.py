@@ -158,6 +158,7 @@ def compiled(function, backend="aot_eager"):
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
+@pytest.mark.slow
 @EVERY
 def test_compiled_functions_equal_eager(name):
     def function(s):
@@ -192,6 +193,7 @@ def assert_rounded_alike(gradient, other):
 MODULES = ("PartialFenchelYoungLoss", "ConnectivityLoss", "PerturbedClustering")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 def test_compiled_modules_equal_eager_and_move_along_the_stream(kind):
     eager, module = make(kind), make(kind)
@@ -322,6 +324,7 @@ def test_export_with_any_number_of_problems(kind, strict):
         assert torch.equal(exported(*arguments), module(*arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 def test_one_compiled_graph_serves_all_sizes(kind):
     """dynamic=True: no size is compiled anew, and sizes below k are as in eager mode."""

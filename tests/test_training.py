@@ -485,6 +485,14 @@ def test_rows_come_with_a_neighbour_that_must_link():
         assert relation[i, i + 10] == (0 if clash else 1)
 
 
+def test_plain_labels_decide_neighbours_as_knowledge_does():
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    y = np.where(np.arange(200) % 20 == 0, np.arange(200) // 100, -1)
+    config = TrainingConfig(n_clusters=2, n_steps=1, device="cpu")
+    for known in (y, dc.Knowledge.join(y)):
+        assert fit(config, x, known, progress=False).config.neighbours == 15
+
+
 def test_tables_with_enough_rows_have_neighbours_and_many_clusters_room():
     y = np.where(np.arange(1000) < 50, np.arange(1000) % 4, -1)
     known, pairs = dc.Knowledge.join(y), dc.Knowledge.join(y, [(60, 61)])
@@ -772,7 +780,8 @@ def test_checkpoint_holds_all_that_loading_needs(tmp_path):
     x, _, known = make_data()
     module = fit(make_config(n_steps=3), x, known, folder=tmp_path, progress=False)
     loaded = load(tmp_path / "last.ckpt")
-    assert loaded.config == dataclasses.replace(make_config(n_steps=3).resolve(x.shape[1:]), validate_every=3)
+    decided = make_config(n_steps=3).resolve(x.shape[1:], dc.Knowledge.join(known))
+    assert loaded.config == dataclasses.replace(decided, validate_every=3)
     assert loaded.input_shape == (5,)
     assert_same_weights(module, loaded)
     assert not loaded.training

@@ -6,6 +6,7 @@ import sys
 
 
 def main() -> None:
+    """Run the command line, or say what to install for it."""
     try:
         from diffclust.cli import app
     except ImportError as error:

@@ -16,6 +16,8 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.backbones needs PyTorch. Install it with: pip install 'diffclust[fit]'") from error
 
+from diffclust.validation import check_choice
+
 BACKBONES = ("linear", "mlp", "residual", "cnn")
 SCALINGS = ("auto", "column", "global", "unit", "counts", "none")
 SCALING_ROWS, SCALING_LABELS = 5000, 2000  # at which choose_scaling looks
@@ -126,10 +128,17 @@ def _cnn(input_shape: tuple[int, ...], embedding_dim: int) -> nn.Module:
     *channels, height, width = input_shape
     return nn.Sequential(
         nn.Unflatten(1, (1, height)) if not channels else nn.Identity(),
-        nn.Conv2d(channels[0] if channels else 1, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 256), nn.ReLU(), nn.Linear(256, embedding_dim),
-    )  # fmt: skip
+        nn.Conv2d(channels[0] if channels else 1, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 256),
+        nn.ReLU(),
+        nn.Linear(256, embedding_dim),
+    )
 
 
 def is_image(input_shape: tuple[int, ...]) -> bool:
@@ -229,8 +238,7 @@ class InputScaling(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], scaling: str = "auto") -> None:
         super().__init__()
-        if scaling not in SCALINGS:
-            raise ValueError(f"scaling must be one of {SCALINGS}, got {scaling!r}.")
+        check_choice("scaling", scaling, SCALINGS)
         self.scaling = self.chosen = scaling
         self.register_buffer("mean", torch.zeros(input_shape))
         self.register_buffer("deviation", torch.ones(input_shape))

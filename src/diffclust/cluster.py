@@ -7,7 +7,6 @@ loaded when it is first asked for. Both take partial labels as y (:mod:`diffclus
 
 from __future__ import annotations
 
-import math
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer, refuse_masked
+from diffclust.frameworks import is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ClassLabels, parse_labels
 from diffclust.partition import Partition, partition
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
 
 __all__ = ["ForestEmbedding", "SpanningForestClustering"]
-
-MOST_DENSE_BYTES = 2 * 10**9  # up to which sparse rows are made dense
 
 
 def __getattr__(name: str) -> Any:
@@ -256,19 +253,6 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         shares = self.partition_.memberships(epsilon=epsilon, n_draws=n_draws, seed=seed)
         return shares if X is None else shares[self._nearest(X)]
-
-
-def to_dense(X: Any) -> NDArray[Any]:
-    """Sparse rows as an array, if it is not too large."""
-    if not hasattr(X, "toarray"):
-        return X
-    size = math.prod(X.shape) * X.dtype.itemsize
-    if size > MOST_DENSE_BYTES:
-        raise ValueError(
-            f"X is sparse, and as a dense array it would need {size / 1e9:.1f} GB, more than "
-            f"{MOST_DENSE_BYTES / 1e9:.1f}. Reduce its columns first, e.g. by sklearn.decomposition.TruncatedSVD."
-        )
-    return X.toarray()
 
 
 def without_outliers(labels: NDArray[Any], found: Partition) -> NDArray[Any]:

@@ -19,6 +19,7 @@ RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
+GAUSSIAN_PRIOR = 8  # rows a dimension that speak for the mean covariance
 GAUSSIAN_ROUNDS, GAUSSIAN_GAIN = (
     50,
     1e-4,
@@ -103,22 +104,33 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
 
 
-def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
-    """Clusters (n,) from 0 by a mixture of Gaussians under constraints, which starts at :func:`kmeans`.
+def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, start: Any = None) -> Ints:
+    """Clusters (n,) from 0 by a mixture of Gaussians under constraints.
 
     Every cluster has a covariance of its own, so clusters may be long, wide and of different sizes. Each covariance is
-    pulled towards the mean one as if d + 1 more rows spoke for that, so a cluster of few rows has one too. Rows of a
-    group have the responsibilities of their cluster. Of more than 20 dimensions the leading principal components are
-    taken. Arguments and errors are those of :func:`kmeans`.
+    pulled towards the mean one as if 8 (d + 1) more rows spoke for that, so a cluster of few rows has one too. Rows of
+    a group have the responsibilities of their cluster. Of more than 20 dimensions the leading principal components are
+    taken.
+
+    Args:
+        points: (n, d).
+        knowledge: labels and pairs that the clusters agree with.
+        n_clusters: k.
+        seed: of ties, and of :func:`kmeans`.
+        start: (n,) clusters to start from, which agree with the knowledge; None takes those of :func:`kmeans`. These
+            split large clusters where there are small ones.
+
+    Raises:
+        ValueError: no way was found to put the groups into ``n_clusters`` clusters.
 
     >>> rng = np.random.default_rng(0)
-    >>> points = np.concatenate([rng.normal(size=(50, 2)) * [9, 0.1], rng.normal(size=(50, 2)) * [9, 0.1] + [0, 3]])
-    >>> found = gaussian(points, Knowledge.join([0] + [-1] * 98 + [1]), 2)
-    >>> bool((found == np.repeat([0, 1], 50)).all())
+    >>> points = np.concatenate([rng.normal(size=(99, 2)) * [9, 0.1], rng.normal(size=(99, 2)) * [9, 0.1] + [0, 3]])
+    >>> found = gaussian(points, Knowledge.join([0] * 9 + [-1] * 180 + [1] * 9), 2)
+    >>> bool((found == np.repeat([0, 1], 99)).all())
     True
     """
     points = leading_components(np.asarray(points, np.float64), GAUSSIAN_DIMENSIONS)
-    start = kmeans(points, knowledge, n_clusters, seed)
+    start = kmeans(points, knowledge, n_clusters, seed) if start is None else np.asarray(start, np.int64)
     group = knowledge.group
     members = [np.flatnonzero(group == number) for number in range(len(knowledge.apart))]
     rng = np.random.default_rng(seed)
@@ -196,7 +208,8 @@ def log_densities(points: Floats, share: Floats) -> Floats:
     mean = scatter.sum(0) / n
     density = np.empty(share.shape)
     for number, (centre, own) in enumerate(zip(centres, weight, strict=True)):
-        covariance = (scatter[number] + (d + 1) * mean) / (own + d + 1) + 1e-6 * np.eye(d)
+        prior = GAUSSIAN_PRIOR * (d + 1)
+        covariance = (scatter[number] + prior * mean) / (own + prior) + 1e-6 * np.eye(d)
         root = np.linalg.cholesky(covariance)
         whitened = np.linalg.solve(root, (points - centre).T)
         density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)

@@ -50,17 +50,17 @@ def n_ranks(group: Any = None) -> int:
 
 
 @torch.compiler.disable
-def agree(embeddings: Tensor, labels: Tensor | None, *place: Tensor, group: Any = None) -> list[int]:
-    """The number of rows of each rank. The tensors ``place``, positions in the stream of noise, get rank 0's values.
+def agree(embeddings: Tensor, labels: Tensor | None, *positions: Tensor, group: Any = None) -> list[int]:
+    """The number of rows of each rank. ``positions`` in the stream of noise become rank 0's.
 
     Inputs that do not fit together are an error on all ranks, so that none waits for one that stopped.
     """
     n_labels = len(embeddings) if labels is None else len(labels)
     shape = torch.tensor([len(embeddings), n_labels, embeddings.shape[1] * embeddings.element_size()])
-    own = torch.cat([shape.to(embeddings.device), *(p.detach().reshape(1).to(embeddings.device) for p in place)])
+    own = torch.cat([shape.to(embeddings.device), *(p.detach().reshape(1).to(embeddings.device) for p in positions)])
     table = own.new_empty((n_ranks(group), len(own)))
     _all_gather(table.flatten(), own, group=group)
-    for number, value in enumerate(place):
+    for number, value in enumerate(positions):
         value.copy_(table[0, len(shape) + number])
     sizes, labelled, width = table[:, : len(shape)].T.tolist()
     for rank in range(len(sizes)):
@@ -129,7 +129,7 @@ class _Gathered(torch.autograd.Function):
             parts = torch.cat([_padded(part, longest) for part in cotangent.split(sizes)])
             own = parts.new_empty((longest, *parts.shape[1:]))
             _reduce_scatter(own, parts, group=ctx.group)
-        return binding.final(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
+        return binding.once_differentiable(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -208,4 +208,4 @@ class _SharedConnectivity(torch.autograd.Function):
             gradient = torch.zeros_like(total)
             if trees.shape[1]:
                 gradient = binding.noise_sum(weights, total.shape[-1], ctx.draws)
-        return binding.final(gradient, cotangent, similarity), None, None
+        return binding.once_differentiable(gradient, cotangent, similarity), None, None

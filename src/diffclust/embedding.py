@@ -16,9 +16,9 @@ from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import SpanningForestClustering, to_dense, warn_of_more_clusters, without_outliers
+from diffclust.cluster import SpanningForestClustering, warn_of_more_clusters, without_outliers
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer, refuse_masked
+from diffclust.frameworks import is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition

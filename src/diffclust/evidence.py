@@ -24,7 +24,7 @@ from diffclust.knowledge import Knowledge
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
 N_SPLITS = 3
-AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
+AGREEMENT_WEIGHT = 1.0  # of the agreement of cuts beside what hidden labels say
 K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
 K_INTERVAL = (0.1, 0.9)
 K_POINTS = 2500  # of which numbers of clusters are compared
@@ -165,12 +165,15 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         others = [each for name, each in found.items() if name != chosen]
         new = np.ones(n_clusters, bool)
         new[own[split.known.labels >= 0]] = False
-        speaking.append(confidence.witnesses(split.embedding, own, others, new)[:, hidden])
+        told = split.known.labels >= 0
+        speaking.append(confidence.witnesses(split.embedding, own, others, new, told)[:, hidden])
         right.append(belongs[hidden])
     n_hidden = sum(map(len, right))
-    weights: tuple[float, ...] = confidence.WEIGHTS
+    # A classifier of the input is left out: with few labels it agrees with nothing.
+    of_input = [agreement[name] for name in agreement if name.endswith(OF_INPUT) and not name.startswith("classifier")]
+    weights = confidence.expected_weights(float(np.mean(of_input)) if of_input else confidence.USUAL_AGREEMENT)
     if n_hidden:
-        weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right))
+        weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right), weights)
     hidden_scores = [
         adjusted_rand_score(labels[hidden], found[chosen][hidden])
         for split, found in zip(splits, of_splits, strict=True)

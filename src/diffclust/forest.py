@@ -15,9 +15,18 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints, all_apart
 from diffclust.frameworks import is_integer, to_numpy
 from diffclust.noise import Draws
-from diffclust.similarity import check_neighbors, check_similarity
 from diffclust.solvers import Request, solver_for
-from diffclust.validation import check_choice, check_constraints, check_count, check_flag, check_points, prepare
+from diffclust.validation import (
+    check_choice,
+    check_constraints,
+    check_count,
+    check_edges,
+    check_flag,
+    check_neighbors,
+    check_points,
+    check_similarity,
+    prepare,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -461,37 +470,3 @@ class Hierarchy:
         strongest = self.weights[self.n_fixed] if len(self.weights) > self.n_fixed else 0.0
         heights = -np.minimum(self.weights.astype(np.float64), strongest)
         return linkage(self.edges, heights, self.n_points)
-
-
-def check_edges(edges: Array, weights: Array, n_points: int) -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Edges (m, 2) with i < j and their similarities (m,), without those that do not exist, or an error."""
-    if not is_integer(n_points):
-        raise TypeError(f"n_points must be an integer, got {n_points!r}.")
-    if not 1 <= n_points <= np.iinfo(np.int32).max:
-        raise ValueError(f"n_points={n_points} must be from 1 to {np.iinfo(np.int32).max}.")
-    pairs, strength = to_numpy(edges, "edges"), to_numpy(weights, "weights")
-    if pairs.size == 0:
-        pairs = np.empty((0, 2), np.int32)
-    if pairs.dtype.kind not in "iu":
-        raise TypeError(f"edges must be integers, numbers of points, got dtype {pairs.dtype}.")
-    if strength.dtype.kind not in "iuf":
-        raise TypeError(f"weights must be real numbers, got dtype {strength.dtype}.")
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or strength.shape != (len(pairs),):
-        raise ValueError(f"edges must be (m, 2) and weights (m,), got shapes {pairs.shape} and {strength.shape}.")
-    if strength.dtype not in (np.float32, np.float64):
-        strength = strength.astype(np.float64)
-    if len(pairs) and not (pairs.min() >= 0 and pairs.max() < n_points):
-        wrong = int(((pairs < 0) | (pairs >= n_points)).any(1).argmax())
-        raise ValueError(f"edge {wrong} is {tuple(pairs[wrong].tolist())}: points are numbered 0 to {n_points - 1}.")
-    wrong_weights = np.isnan(strength) | np.isposinf(strength)
-    if wrong_weights.any():
-        wrong = int(wrong_weights.argmax())
-        raise ValueError(
-            f"weight {wrong} is {strength[wrong]}. Use -inf for an edge that does not exist, and a must-link "
-            "constraint to force a pair together."
-        )
-    real = (pairs[:, 0] != pairs[:, 1]) & np.isfinite(strength)
-    if not real.all():
-        pairs, strength = pairs[real], strength[real]
-    low, high = pairs.min(1), pairs.max(1)
-    return np.stack([low, high], axis=1).astype(np.int32), strength

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import numpy as np
+
+MOST_DENSE_BYTES = 2 * 10**9  # up to which sparse rows are made dense
 
 
 def framework_of(array: Any) -> str:
@@ -43,6 +46,19 @@ def refuse_masked(name: str, array: Any) -> None:
         )
 
 
+def to_dense(X: Any) -> Any:
+    """Sparse rows as an array, if it is not too large."""
+    if not hasattr(X, "toarray"):
+        return X
+    size = math.prod(X.shape) * X.dtype.itemsize
+    if size > MOST_DENSE_BYTES:
+        raise ValueError(
+            f"X is sparse, and as a dense array it would need {size / 1e9:.1f} GB, more than "
+            f"{MOST_DENSE_BYTES / 1e9:.1f}. Reduce its columns first, e.g. by sklearn.decomposition.TruncatedSVD."
+        )
+    return X.toarray()
+
+
 def fill_unknown(labels: Any, unknown: Any) -> Any:
     """Labels, or what else may be unknown, with ``unknown`` where they are masked (``numpy.ma``)."""
     if not isinstance(labels, np.ma.MaskedArray):
@@ -60,7 +76,7 @@ def device_of(array: Any) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether this is an integer, of Python, NumPy or a size that torch traces; True and False are none."""
+    """Whether this is an integer of Python or NumPy, or a size that torch traces. True and False are not."""
     return (isinstance(value, (int, np.integer)) and not isinstance(value, bool)) or is_symbolic(value)
 
 

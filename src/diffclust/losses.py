@@ -23,7 +23,8 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
 from diffclust.noise import Draws, Noise
 from diffclust.solvers import Answer
-from diffclust.validation import Problem, check_draws, check_feasible, check_flag, clamp_clusters, prepare
+from diffclust.solvers.checks import check_feasible, clamp_clusters
+from diffclust.validation import Problem, check_choice, check_draws, check_flag, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -45,11 +46,6 @@ def _reduce(losses: Array, problem: Problem, reduction: str) -> Array:
     if reduction == "none" or not problem.batch_shape:
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
-
-
-def _check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}.")
 
 
 def _prepare(similarity: Array, n_clusters: Integers, constraints: Constraints | None, strict: bool) -> Problem:
@@ -120,7 +116,7 @@ def partial_fenchel_young_loss(
         >>> [bool(partial_fenchel_young_loss(s, labels, 2, epsilon=0.1, seed=0) > 1) for labels in (right, wrong)]
         [False, True]
     """
-    _check_reduction(reduction)
+    check_choice("reduction", reduction, REDUCTIONS)
     check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
@@ -195,7 +191,7 @@ def fenchel_young_loss(
     Args:
         similarity: (n, n) or (..., n, n).
         adjacency: y, the adjacency matrix (..., n, n) of a forest with k trees, symmetric with a zero diagonal.
-        n_clusters: k, an integer or one per problem; more than there are points are as many as there are.
+        n_clusters: k, an integer or one per problem. A k above the number of points counts as that number.
         epsilon: scale of the noise.
         n_draws: number of Monte-Carlo draws. All problems of a batch see the same noise.
         noise: "normal", "gumbel" or a :class:`diffclust.noise.Noise`.
@@ -215,7 +211,7 @@ def fenchel_young_loss(
         >>> abs(float(fenchel_young_loss(s, [[0, 1], [1, 0]], 1, epsilon=1e-4, seed=0))) < 1e-3
         True
     """
-    _check_reduction(reduction)
+    check_choice("reduction", reduction, REDUCTIONS)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, clamp=True)
     xp = namespace_of(problem.given)
@@ -277,7 +273,7 @@ def connectivity_loss(
         >>> float(connectivity_loss(s, Constraints.from_labels([0, 1, -1]), 2, epsilon=1e-3, seed=0))
         2.0
     """
-    _check_reduction(reduction)
+    check_choice("reduction", reduction, REDUCTIONS)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = _prepare(similarity, n_clusters, constraints, strict)
     return _connectivity_loss(problem, draws, reduction, backend_of(problem.given).connectivity)

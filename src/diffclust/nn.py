@@ -24,7 +24,7 @@ from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, smaller
 from diffclust.noise import Noise
-from diffclust.validation import check_draws, prepare
+from diffclust.validation import check_choice, check_draws, prepare
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -88,10 +88,17 @@ class _OnEmbeddings(nn.Module):
         """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
-        sizes = distributed.agree(embeddings, labels, *self._place(), group=self._group())
+        sizes = distributed.agree(embeddings, labels, *self._noise_position(), group=self._group())
         return distributed.gather_rows(embeddings, labels, sizes, self._group())
 
-    def _place(self) -> tuple[Tensor, ...]:
+    def _gather_known(self, embeddings: Tensor, labels: Tensor | Constraints) -> tuple[Tensor, Constraints]:
+        """Embeddings of all ranks and what is known about them; constraints are those of all ranks already."""
+        if isinstance(labels, Constraints):
+            return self.gathered(embeddings), labels
+        embeddings, gathered = self._of_all_ranks(embeddings, labels)
+        return embeddings, Constraints.from_labels(gathered)
+
+    def _noise_position(self) -> tuple[Tensor, ...]:
         """Where in the stream of noise the module is, if it has one."""
         return ()
 
@@ -122,7 +129,7 @@ class _Perturbed(_OnEmbeddings):
         self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")).clone())
         self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
 
-    def _place(self) -> tuple[Tensor, ...]:
+    def _noise_position(self) -> tuple[Tensor, ...]:
         return self.noise_seed, self.noise_counter
 
     def _draws(self, embeddings: Tensor) -> dict[str, Any]:
@@ -159,7 +166,7 @@ class _Loss(_Perturbed):
     noise_scale: Tensor | None
 
     def _set_reduction(self, reduction: str, strict: bool) -> None:
-        losses._check_reduction(reduction)
+        check_choice("reduction", reduction, losses.REDUCTIONS)
         self.reduction = reduction
         self.strict = strict
         # After the other buffers: torch.export mistakes their order behind one that is None.
@@ -177,11 +184,7 @@ class _Loss(_Perturbed):
         """
         if not self._gathers():
             return self._loss(embeddings, labels, self._draws(embeddings))
-        if isinstance(labels, Constraints):
-            embeddings, known = self.gathered(embeddings), labels
-        else:
-            embeddings, gathered = self._of_all_ranks(embeddings, labels)
-            known = Constraints.from_labels(gathered)
+        embeddings, known = self._gather_known(embeddings, labels)
         return self._loss_over_ranks(embeddings, known, self._draws(embeddings))
 
     def _scale(self) -> Tensor | None:
@@ -276,7 +279,8 @@ class PartialFenchelYoungLoss(_Loss):
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
-            local = embeddings[:0].sum().to(torch.promote_types(embeddings.dtype, torch.float32))  # as the others'
+            # Without a draw of its own: 0 in the dtype of the other ranks' losses.
+            local = embeddings[:0].sum().to(torch.promote_types(embeddings.dtype, torch.float32))
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
             local = self._loss(embeddings, known, own)

@@ -246,7 +246,8 @@ class Gumbel(Noise):
         return 1 - np.exp(-z)
 
 
-_OF_KIND: dict[str, Noise] = {"normal": Normal(), "gumbel": Gumbel()}
+# Short forms. Those in KINDS have kernels; any other is made by NumPy, as an instance is.
+NAMED: dict[str, Noise] = {"normal": Normal(), "gumbel": Gumbel()}
 
 
 class Draws(NamedTuple):
@@ -270,21 +271,25 @@ def check_noise(noise: Any) -> str | Noise:
         ValueError: it is neither one of the short forms nor a :class:`Noise`.
         TypeError: it is a class in place of an instance, or cannot be hashed.
     """
-    if isinstance(noise, str) and noise in KINDS:
-        return noise
+    if isinstance(noise, str):
+        if noise in KINDS:
+            return noise
+        noise = NAMED.get(noise, noise)
     if isinstance(noise, type) and issubclass(noise, Noise):
         raise TypeError(f"noise must be an instance, got the class {noise.__name__}. Pass {noise.__name__}().")
     if not isinstance(noise, Noise):
-        raise ValueError(f"noise must be one of {KINDS}, got {noise!r}. Others are instances of diffclust.noise.Noise.")
+        raise ValueError(
+            f"noise must be one of {tuple(NAMED)}, got {noise!r}. Others are instances of diffclust.noise.Noise."
+        )
     if type(noise).__hash__ is None:
         raise TypeError(f"noise must be hashable, got {noise!r}. Make its class a dataclass with frozen=True.")
-    return next((kind for kind, built_in in _OF_KIND.items() if type(noise) is type(built_in)), noise)
+    return next((kind for kind in KINDS if type(noise) is type(NAMED[kind])), noise)
 
 
 def as_noise(noise: str | Noise) -> Noise:
     """The noise that a short form stands for; a :class:`Noise` as it is."""
     noise = check_noise(noise)
-    return _OF_KIND[noise] if isinstance(noise, str) else noise
+    return NAMED[noise] if isinstance(noise, str) else noise
 
 
 def kernel_of(noise: str | Noise) -> int:

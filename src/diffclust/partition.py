@@ -99,9 +99,10 @@ class Partition:
     @functools.cached_property
     def _probabilities(self) -> NDArray[np.float64]:
         points = self.distances() if self.metric == "precomputed" else self.points
-        speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, self.metric)
+        labelled = self.knowledge.labels >= 0
+        speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, labelled, self.metric)
         found = confidence.probabilities(speaking, self.evidence.weights)
-        known = np.flatnonzero(self.knowledge.labels >= 0)
+        known = np.flatnonzero(labelled)
         found[known] = 0
         found[known, self.clusters[known]] = 1
         return found
@@ -322,11 +323,17 @@ def robust_forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int
     return partition(embedding, knowledge, n_clusters, cut="robust forest").clusters
 
 
+def gaussian(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
+    """A mixture of Gaussians that starts at the forest, or at k-means where pairs drive the forest into a corner."""
+    start = forest(embedding, knowledge, n_clusters)
+    return cuts.gaussian(embedding, knowledge, n_clusters, start=start if start.max() + 1 == n_clusters else None)
+
+
 CUTS: dict[str, Cut] = {
     "forest": forest,
     "robust forest": robust_forest,
     "k-means": cuts.kmeans,
-    "gaussian": cuts.gaussian,
+    "gaussian": gaussian,
     "spectral": cuts.spectral,
     "classifier": cuts.classifier,
 }

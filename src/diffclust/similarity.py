@@ -10,97 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust._typing import Array
-from diffclust.frameworks import framework_of, identity_mask, is_integer, namespace_of, sort, take_last, to_numpy
-
-# How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
-# only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
-SYMMETRY_TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-5}
-
-
-def check_similarity(similarity: Array) -> NDArray[Any]:
-    """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
-    return symmetrise(check_numbers(similarity))
-
-
-def check_numbers(similarity: Array) -> NDArray[Any]:
-    """A float array (..., n, n) without NaN and +inf; symmetry is left to the solver, or to :func:`symmetrise`."""
-    array = _check_real("similarity", to_numpy(similarity, "similarity"))
-    check_square(array)
-    if array.size == 0:
-        return array
-    if np.isnan(array).any():
-        where = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
-        raise ValueError(f"similarity has a NaN at {where}. Use -inf for an edge that does not exist.")
-    infinite = np.isposinf(array) & ~np.eye(array.shape[-1], dtype=bool)
-    if infinite.any():
-        where = tuple(int(i) for i in np.argwhere(infinite)[0])
-        raise ValueError(f"similarity is +inf at {where}. To force a pair together, use a must-link constraint.")
-    return array
-
-
-def symmetrise(array: NDArray[Any]) -> NDArray[Any]:
-    """The mean of both triangles, which is what solvers take; more than rounding between them is a ValueError.
-
-    NaN is let through. Callers that must reject it check first.
-
-    Returns:
-        The array itself where it is symmetric already.
-
-    Raises:
-        ValueError: entries (i, j) and (j, i) differ by more than rounding.
-    """
-    transposed = array.swapaxes(-1, -2)
-    if np.array_equal(array, transposed):
-        return array
-    off_diagonal = ~np.eye(array.shape[-1], dtype=bool)
-    with np.errstate(invalid="ignore"):  # -inf - -inf: no gap
-        gap = np.nan_to_num(np.abs(array - transposed), nan=0.0, posinf=np.inf) * off_diagonal
-    size = np.abs(array, where=np.isfinite(array) & off_diagonal, out=np.zeros_like(array)).max((-1, -2))
-    wrong = gap > SYMMETRY_TOLERANCE[array.dtype] * size[..., None, None]  # a problem's own size: none hides another's
-    if wrong.any():
-        where = np.unravel_index(int((gap * wrong).argmax()), gap.shape)
-        i, j = int(where[-2]), int(where[-1])
-        raise ValueError(
-            f"similarity must be symmetric: entry ({i}, {j}) is {array[where]:.6g}, entry ({j}, {i}) is "
-            f"{transposed[where]:.6g}. Symmetrise it first, e.g. (s + s.T) / 2."
-        )
-    return np.where(off_diagonal, 0.5 * array + 0.5 * transposed, array)
-
-
-def _check_real(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Real numbers as float32 or float64: integers become float64, half precision float32."""
-    if array.dtype.kind not in "iubf":
-        raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}.")
-    if array.dtype in SYMMETRY_TOLERANCE:
-        return array
-    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-
-
-def check_square(similarity: Array) -> None:
-    """A ValueError unless the similarity has shape (..., n, n) with at least one point."""
-    if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
-        raise ValueError(
-            f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}. For points or "
-            "embeddings of shape (n, d), pass e.g. negative_squared_distances(points)."
-        )
-    if similarity.shape[-1] == 0:
-        raise ValueError(f"similarity is empty (shape {tuple(similarity.shape)}): at least one point is needed.")
-
-
-def _check_points(x: Array) -> Array:
-    """Float points (..., n, d); half precision becomes float32."""
-    if framework_of(x) == "numpy":
-        x = _check_real("points", to_numpy(x, "points"))
-    else:
-        if "float" not in str(x.dtype):
-            raise TypeError(f"embeddings must be floating point, got {x.dtype}. Convert them, e.g. with .float().")
-        if "16" in str(x.dtype):
-            x = x.float() if framework_of(x) == "torch" else x.astype("float32")
-    if x.ndim < 2:
-        raise ValueError(f"points must have shape (n, d) or (..., n, d), got shape {tuple(x.shape)}.")
-    if x.shape[-2] == 0:
-        raise ValueError(f"points are empty (shape {tuple(x.shape)}): at least one point is needed.")
-    return x
+from diffclust.frameworks import framework_of, identity_mask, namespace_of, sort, take_last, to_numpy
+from diffclust.validation import check_embeddings, check_neighbors, check_real, check_similarity, check_square
 
 
 def _in_float32(x: Array) -> contextlib.AbstractContextManager[Any]:
@@ -142,7 +53,7 @@ def negative_squared_distances(x: Array) -> Array:
         >>> negative_squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
         [[0.0, -25.0], [-25.0, 0.0]]
     """
-    x = _check_points(x)
+    x = check_embeddings(x)
     if framework_of(x) == "numpy":
         return _distances_from_differences(x)
     half = _half_distances(x)[1]
@@ -198,7 +109,7 @@ def cosine_similarities(x: Array) -> Array:
         >>> cosine_similarities(np.array([[2.0, 0.0], [0.0, 3.0]])).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    x = _check_points(x)
+    x = check_embeddings(x)
     scaled = x / _size(x, -1)  # so that squares neither overflow nor vanish
     squares = (scaled * scaled).sum(-1)[..., None]  # at least 1, or else 0
     unit = scaled * squares.clip(min=0.5) ** -0.5
@@ -225,7 +136,7 @@ def standardize(similarity: Array) -> Array:
         [[1.0, -1.0], [-1.0, 1.0]]
     """
     if framework_of(similarity) == "numpy":
-        similarity = _check_real("similarity", to_numpy(similarity, "similarity"))
+        similarity = check_real("similarity", to_numpy(similarity, "similarity"))
         if np.isinf(similarity).any():
             raise ValueError("standardize needs finite entries. Standardise before masking edges with -inf.")
     check_square(similarity)
@@ -282,14 +193,6 @@ def _mutual_reachability(similarity: Array, n_neighbors: int) -> Array:
     core = take_last(sort(xp.where(diagonal, -float("inf"), similarity)), n - n_neighbors)
     reach = xp.minimum(similarity, xp.minimum(core[..., :, None], core[..., None, :]))
     return xp.where(diagonal, similarity, reach)
-
-
-def check_neighbors(n_neighbors: Any, n_points: int) -> None:
-    """An error unless ``n_neighbors`` is an integer from 1 to the number of other points."""
-    if not is_integer(n_neighbors):
-        raise TypeError(f"n_neighbors must be an integer, got {n_neighbors!r}.")
-    if not 1 <= n_neighbors < n_points:
-        raise ValueError(f"n_neighbors={n_neighbors} must be from 1 to the number of other points, {n_points - 1}.")
 
 
 def _tiny(x: Array) -> float:

@@ -15,9 +15,9 @@ from diffclust._typing import Array
 from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import fill_unknown, to_numpy
-from diffclust.similarity import check_similarity, standardize
+from diffclust.similarity import standardize
 from diffclust.solvers import Request, solver_for
-from diffclust.validation import check_draws
+from diffclust.validation import check_choice, check_draws, check_similarity
 
 CRITERIA = ("gap", "stability", "labels")
 
@@ -213,8 +213,7 @@ def choose_n_clusters(
         >>> choose_n_clusters(h, min_cluster_size=2).n_clusters
         3
     """
-    if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {CRITERIA}, got {criterion!r}.")
+    check_choice("criterion", criterion, CRITERIA)
     n = hierarchy.n_points
     guard = default_guard(n) if min_cluster_size is None else min_cluster_size
     lowest, highest = hierarchy.feasible_clusters(guard)
@@ -259,7 +258,7 @@ def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int,
     known = labels >= 0
     if labels.shape != (hierarchy.n_points,) or not known.any():
         raise ValueError(
-            f"labels must have shape ({hierarchy.n_points},) and know at least one point, got shape {labels.shape}, "
+            f"labels must have shape ({hierarchy.n_points},) with at least one known label, got shape {labels.shape}, "
             f"{int(known.sum())} known."
         )
     return np.array([adjusted_rand_score(labels[known], hierarchy.labels(int(k), guard)[known]) for k in candidates])

@@ -1,4 +1,4 @@
-"""Arguments checked: alone, and similarity, constraints and number of clusters together, as a :class:`Problem`.
+"""Checks of arguments: alone, and similarity, constraints and number of clusters together, as a :class:`Problem`.
 
 Every operator and loss starts here, so that bad input meets the same words everywhere: what was expected, what came,
 what to do.
@@ -19,15 +19,14 @@ from diffclust.frameworks import (
     framework_of,
     is_captured,
     is_integer,
-    is_symbolic,
     is_traced,
     namespace_of,
     smaller,
     to_numpy,
 )
 from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise
-from diffclust.similarity import check_numbers, check_square
 from diffclust.solvers.base import Request
+from diffclust.solvers.checks import check_bounds, check_feasible, symmetrise
 
 
 class Problem(NamedTuple):
@@ -85,7 +84,7 @@ class Problem(NamedTuple):
         return xp.full((self.n_problems,), self.k, dtype=integer, **placed)
 
     def request(self, draws: Draws, **settings: Any) -> Request:
-        """What to ask a solver about, but for the similarity: bindings differentiate it, and put it in."""
+        """What to ask a solver, without the similarity. Bindings add that, because they differentiate it."""
         return Request(None, self.k, self.labels, self.relation, draws, **settings)
 
     def unflatten(self, array: Any) -> Array:
@@ -94,15 +93,68 @@ class Problem(NamedTuple):
         return result[()] if result.ndim == 0 and framework_of(result) == "numpy" else result
 
 
-def check_tensor(similarity: Array) -> Array:
-    """What can be said of a torch tensor or JAX array without reading it; half precision becomes float32."""
-    kind = str(similarity.dtype)
+def check_similarity(similarity: Array) -> NDArray[Any]:
+    """A float array (..., n, n), exactly symmetric, or an error that says what is wrong where."""
+    return symmetrise(check_numbers(similarity))
+
+
+def check_numbers(similarity: Array) -> NDArray[Any]:
+    """A float array (..., n, n) without NaN and +inf; symmetry is left to the solver."""
+    array = check_real("similarity", to_numpy(similarity, "similarity"))
+    check_square(array)
+    if array.size == 0:
+        return array
+    if np.isnan(array).any():
+        where = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
+        raise ValueError(f"similarity has a NaN at {where}. Use -inf for an edge that does not exist.")
+    infinite = np.isposinf(array) & ~np.eye(array.shape[-1], dtype=bool)
+    if infinite.any():
+        where = tuple(int(i) for i in np.argwhere(infinite)[0])
+        raise ValueError(f"similarity is +inf at {where}. To force a pair together, use a must-link constraint.")
+    return array
+
+
+def check_real(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Real numbers as float32 or float64: integers become float64, half precision float32."""
+    if array.dtype.kind not in "iubf":
+        raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}.")
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def check_square(similarity: Array) -> None:
+    """A ValueError unless the similarity has shape (..., n, n) with at least one point."""
+    if similarity.ndim < 2 or similarity.shape[-1] != similarity.shape[-2]:
+        raise ValueError(
+            f"similarity must have shape (n, n) or (..., n, n), got shape {tuple(similarity.shape)}. For points or "
+            "embeddings of shape (n, d), pass e.g. negative_squared_distances(points)."
+        )
+    if similarity.shape[-1] == 0:
+        raise ValueError(f"similarity is empty (shape {tuple(similarity.shape)}): at least one point is needed.")
+
+
+def check_embeddings(x: Array) -> Array:
+    """Float points (..., n, d); half precision becomes float32."""
+    if framework_of(x) == "numpy":
+        x = check_real("points", to_numpy(x, "points"))
+    else:
+        x = check_floating("embeddings", x)
+    if x.ndim < 2:
+        raise ValueError(f"points must have shape (n, d) or (..., n, d), got shape {tuple(x.shape)}.")
+    if x.shape[-2] == 0:
+        raise ValueError(f"points are empty (shape {tuple(x.shape)}): at least one point is needed.")
+    return x
+
+
+def check_floating(name: str, array: Array) -> Array:
+    """A torch tensor or JAX array of floating point numbers; half precision becomes float32. Values are not read."""
+    kind = str(array.dtype)
     if "float" not in kind:
-        raise TypeError(f"similarity must be floating point, got {kind}. Convert it, e.g. with .float().")
-    check_square(similarity)
+        raise TypeError(f"{name} must be floating point, got {kind}. Convert first, e.g. with .float().")
     if "32" in kind or "64" in kind:
-        return similarity
-    return similarity.float() if framework_of(similarity) == "torch" else similarity.astype("float32")
+        return array
+    return array.float() if framework_of(array) == "torch" else array.astype("float32")
 
 
 def check_n_clusters(
@@ -143,14 +195,6 @@ def check_n_clusters(
     return xp.broadcast_to(n_clusters, batch_shape).reshape(-1)
 
 
-def check_bounds(lowest: int, highest: int | None, n_points: int) -> None:
-    """A ValueError if some number of clusters is below 1, or above n_points unless ``highest`` is None."""
-    above = highest is not None and not is_symbolic(n_points) and highest > n_points
-    if lowest < 1 or above:
-        wrong = lowest if lowest < 1 else highest
-        raise ValueError(f"n_clusters={wrong} must be from 1 to the number of points, {n_points}.")
-
-
 def check_draws(
     similarity: Array,
     epsilon: float,
@@ -189,13 +233,18 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_count(name: str, value: Any, n_points: int) -> int:
-    """An integer from 1 to the number of points."""
+def check_count(name: str, value: Any, highest: int, meaning: str = "the number of points") -> int:
+    """An integer from 1 to ``highest``, which the error explains by its ``meaning``."""
     if not is_integer(value):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if not 1 <= value <= n_points:
-        raise ValueError(f"{name}={value} must be from 1 to the number of points, {n_points}.")
+    if not 1 <= value <= highest:
+        raise ValueError(f"{name}={value} must be from 1 to {meaning}, {highest}.")
     return int(value)
+
+
+def check_neighbors(n_neighbors: Any, n_points: int) -> int:
+    """An integer from 1 to the number of other points."""
+    return check_count("n_neighbors", n_neighbors, n_points - 1, "the number of other points")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -223,6 +272,37 @@ def check_points(points: Array) -> Array:
         row, column = (int(i) for i in np.argwhere(~np.isfinite(points))[0])
         raise ValueError(f"points must be finite: entry ({row}, {column}) is {points[row, column]}.")
     return points
+
+
+def check_edges(edges: Array, weights: Array, n_points: int) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Edges (m, 2) with i < j and their similarities (m,), without those that do not exist, or an error."""
+    check_count("n_points", n_points, np.iinfo(np.int32).max, "the largest 32-bit integer")
+    pairs, strength = to_numpy(edges, "edges"), to_numpy(weights, "weights")
+    if pairs.size == 0:
+        pairs = np.empty((0, 2), np.int32)
+    if pairs.dtype.kind not in "iu":
+        raise TypeError(f"edges must be integers, numbers of points, got dtype {pairs.dtype}.")
+    if strength.dtype.kind not in "iuf":
+        raise TypeError(f"weights must be real numbers, got dtype {strength.dtype}.")
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or strength.shape != (len(pairs),):
+        raise ValueError(f"edges must be (m, 2) and weights (m,), got shapes {pairs.shape} and {strength.shape}.")
+    if strength.dtype not in (np.float32, np.float64):
+        strength = strength.astype(np.float64)
+    if len(pairs) and not (pairs.min() >= 0 and pairs.max() < n_points):
+        wrong = int(((pairs < 0) | (pairs >= n_points)).any(1).argmax())
+        raise ValueError(f"edge {wrong} is {tuple(pairs[wrong].tolist())}: points are numbered 0 to {n_points - 1}.")
+    wrong_weights = np.isnan(strength) | np.isposinf(strength)
+    if wrong_weights.any():
+        wrong = int(wrong_weights.argmax())
+        raise ValueError(
+            f"weight {wrong} is {strength[wrong]}. Use -inf for an edge that does not exist, and a must-link "
+            "constraint to force a pair together."
+        )
+    real = (pairs[:, 0] != pairs[:, 1]) & np.isfinite(strength)
+    if not real.all():
+        pairs, strength = pairs[real], strength[real]
+    low, high = pairs.min(1), pairs.max(1)
+    return np.stack([low, high], axis=1).astype(np.int32), strength
 
 
 def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, ...]) -> Constraints | None:
@@ -258,7 +338,11 @@ def prepare(
         The problem.
     """
     on_host = framework_of(similarity) == "numpy"
-    array = check_numbers(similarity) if on_host else check_tensor(similarity)
+    if on_host:
+        array = check_numbers(similarity)
+    else:
+        array = check_floating("similarity", similarity)
+        check_square(array)
     batch_shape, n = tuple(array.shape)[:-2], array.shape[-1]
     k = check_n_clusters(n_clusters, n, batch_shape, array, clamp)
     known = check_constraints(constraints, n, batch_shape)
@@ -302,39 +386,3 @@ def _short(labels: Array, like: Array) -> Array:
     shortened = np.full(labels.shape, -1, np.int32)
     shortened[labels >= 0] = numbers
     return shortened
-
-
-def clamp_clusters(n_clusters: Integers, labels: Array) -> Array:
-    """n_clusters (problems,), moved into the range that labels (problems, n) allow."""
-    return n_clusters.clip(*Constraints(labels=labels).label_range())
-
-
-def check_feasible(n_clusters: Integers, labels: Array, relation: Array) -> None:
-    """A ValueError that names the range if some problem's n_clusters is outside it. Reads the values."""
-    # Inside jit, JAX traces operations on arrays that were made outside: count them with NumPy.
-    labels = to_numpy(labels) if framework_of(labels) == "jax" else labels
-    known = Constraints(labels, None if relation is None else to_numpy(relation))
-    lowest, highest = to_numpy(known.min_clusters), to_numpy(known.max_clusters)
-    clusters = np.broadcast_to(to_numpy(n_clusters), lowest.shape)
-    outside = np.flatnonzero((clusters < lowest) | (clusters > highest))
-    if outside.size:
-        p = outside[0]
-        raise ValueError(
-            f"n_clusters={clusters[p]} is infeasible: the constraints allow {lowest[p]} to {highest[p]} clusters"
-            + (f" (problem {p} of the batch)." if clusters.size > 1 else ".")
-        )
-
-
-def check_reached(n_edges: NDArray[Any], n_clusters: NDArray[Any], n_points: int, constrained: bool) -> None:
-    """A ValueError if some draw's forest, of ``n_edges`` (problems, draws), has more trees than asked for."""
-    n_trees = n_points - n_edges.min(-1, initial=n_points)
-    stuck = np.flatnonzero(n_trees > n_clusters)
-    if stuck.size:
-        p = stuck[0]
-        if not constrained:
-            reason = f"without its -inf edges the graph has {n_trees[p]} components"
-            remedy = f"Ask for at least {n_trees[p]} clusters."
-        else:
-            reason = "cannot-links and missing (-inf) edges stop the greedy at more trees, or split a must-link group"
-            remedy = f"Ask for more clusters (the greedy reached {n_trees[p]}), or remove constraints."
-        raise ValueError(f"n_clusters={n_clusters[p]} cannot be reached: {reason}. {remedy}")

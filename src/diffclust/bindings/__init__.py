@@ -1,7 +1,7 @@
 """Forests and their expectations over draws, for each framework.
 
 A binding connects a solver to a framework's automatic differentiation, with the formulas of ``perturbed.py``. All
-bindings have the same functions: ``values``, ``adjacency``, ``connectivity``, and the sums over draws that others need.
+bindings have the same functions: ``value``, ``adjacency``, ``connectivity``, and the sums over draws that others need.
 """
 
 from __future__ import annotations

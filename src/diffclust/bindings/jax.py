@@ -16,11 +16,10 @@ import numpy as np
 from diffclust.frameworks import is_traced, to_numpy
 from diffclust.gradients import score_weights, value_gradient
 from diffclust.noise import check_integer
-from diffclust.similarity import symmetrise
 from diffclust.solvers import Answer, Request, solver_for, xla
+from diffclust.solvers.checks import check_bounds, check_feasible, check_reached, symmetrise
 from diffclust.solvers.xla import Array, adjacency_counts, connectivity_products, jax, jnp
 from diffclust.solvers.xla.calls import Arrays, as_words, join, split, varying
-from diffclust.validation import check_bounds, check_feasible, check_reached
 
 __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "value"]
 

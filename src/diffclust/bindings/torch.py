@@ -13,14 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffclust.bindings.torch_operators import Operator, define, final, is_plain
+from diffclust.bindings.torch_operators import Operator, define, is_plain, once_differentiable
 from diffclust.frameworks import is_captured
 from diffclust.gradients import score_weights, value_gradient
 from diffclust.noise import Draws, check_integer
 from diffclust.solvers import Answer, Request, solver_for
-from diffclust.validation import check_feasible
+from diffclust.solvers.checks import check_feasible
 
-__all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "final", "is_plain", "value"]
+__all__ = [
+    "adjacency",
+    "adjacency_counts",
+    "connectivity",
+    "connectivity_products",
+    "is_plain",
+    "once_differentiable",
+    "value",
+]
 
 
 def _solve(request: Request) -> Answer:
@@ -155,7 +163,7 @@ def _soft(name: str, function: Any, products: Any, per_draw: Any) -> Operator:
         with torch.no_grad():
             weights = score_weights(products(cotangent, forests), draws.epsilon, draws.antithetic)
             result = noise_sum(weights, cotangent.shape[-1], draws._replace(seed=seed, first=first))
-        return final(result, cotangent)
+        return once_differentiable(result, cotangent)
 
     return Operator(name, 2, function, fake, keep, gradient)
 

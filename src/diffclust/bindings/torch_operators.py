@@ -157,7 +157,7 @@ class Operator:
         similarity, *kept = ctx.saved_tensors
         gradient = None
         if cotangent is not None:
-            gradient = final(self.gradient(cotangent, tuple(kept), ctx.draws), similarity)
+            gradient = once_differentiable(self.gradient(cotangent, tuple(kept), ctx.draws), similarity)
         return gradient, *[None] * REQUEST.count(",")
 
 
@@ -184,7 +184,7 @@ class _Plain(torch.autograd.Function):
         given, *kept = ctx.saved_tensors
         flat = cotangent.reshape(math.prod(given.shape[:-2]), *cotangent.shape[given.ndim - 2 :])
         gradient = ctx.operator.gradient(flat, tuple(kept), ctx.draws).reshape(given.shape)
-        return None, final(gradient, given), None, None
+        return None, once_differentiable(gradient, given), None, None
 
 
 class _Transformed(torch.autograd.Function):
@@ -210,8 +210,8 @@ class _Transformed(torch.autograd.Function):
 # There are no second derivatives
 
 
-class _Final(torch.autograd.Function):
-    """A gradient as it is; to differentiate it is an error, where torch would take forests for constants."""
+class _OnceDifferentiable(torch.autograd.Function):
+    """A gradient as it is. Differentiating it is an error; torch by itself would return zeros."""
 
     generate_vmap_rule = True
 
@@ -228,9 +228,9 @@ class _Final(torch.autograd.Function):
         raise NotImplementedError("diffclust: there are no second derivatives; the first ones are estimates by draws.")
 
 
-def final(gradient: Tensor, *causes: Tensor) -> Tensor:
-    """The gradient, which cannot be differentiated in what it depends on, as far as a graph of it is made at all."""
-    return _Final.apply(gradient, *causes) if torch.is_grad_enabled() else gradient
+def once_differentiable(gradient: Tensor, *causes: Tensor) -> Tensor:
+    """The gradient, marked so that differentiating it again, in one of its ``causes``, is an error."""
+    return _OnceDifferentiable.apply(gradient, *causes) if torch.is_grad_enabled() else gradient
 
 
 given_similarity = define(
@@ -241,8 +241,8 @@ given_similarity = define(
 AOTAutograd refuses to differentiate a backward pass in an input that this has kept, and takes others for constants.
 """
 
-final_gradient = define(
-    "final_gradient",
+gradient_of_given = define(
+    "gradient_of_given",
     "Tensor gradient, Tensor similarity",
     "Tensor",
     lambda gradient, _: gradient.clone(),
@@ -256,7 +256,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _kept_gradient(ctx: Any, cotangent: Tensor) -> Tensor:
     (similarity,) = ctx.saved_tensors
-    return final(cotangent if is_plain(cotangent) else final_gradient(cotangent, similarity), similarity)
+    return once_differentiable(
+        cotangent if is_plain(cotangent) else gradient_of_given(cotangent, similarity), similarity
+    )
 
 
 given_similarity.register_autograd(_kept_gradient, setup_context=_keep)

@@ -13,13 +13,13 @@ from torch.autograd import forward_ad
 
 from diffclust.bindings.torch import is_plain
 from diffclust.similarity import (
-    _check_points,
     _half_distances,
     _in_float32,
     _standardize,
     negative_squared_distances,
     standardize,
 )
+from diffclust.validation import check_embeddings
 
 
 def standardized_distances(embeddings: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def standardized_distances(embeddings: Tensor) -> Tensor:
         and torch.is_grad_enabled()
         and forward_ad.unpack_dual(embeddings).tangent is None
     )
-    return _StandardizedDistances.apply(_check_points(embeddings)) if by_hand else _by_autograd(embeddings)
+    return _StandardizedDistances.apply(check_embeddings(embeddings)) if by_hand else _by_autograd(embeddings)
 
 
 def _by_autograd(embeddings: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ COLD_STEPS = training.TrainingConfig.n_steps  # of trainings that do not start w
 def fit_run(
     table: Table,
     config: training.TrainingConfig,
-    folder: Path,
+    folder: str | Path,
     *,
     must_link: Iterable[tuple[int, int]] = (),
     cannot_link: Iterable[tuple[int, int]] = (),
@@ -82,7 +82,7 @@ def fit_run(
         ValueError: an argument is wrong, which is found before anything is written; or the trained embedding does not
             fall into ``n_clusters`` clusters of ``min_cluster_size`` rows.
     """
-    started = time.perf_counter()
+    started, folder = time.perf_counter(), Path(folder)
     knowledge = Knowledge.join(table.labels, must_link, cannot_link)
     knowledge, scored = _choose_scored(knowledge, truth, holdout if held_out is None else held_out, config.seed)
     if knowledge.is_empty:

@@ -25,6 +25,7 @@ from diffclust.mistakes import FILES, Suspects
 from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
 from diffclust.solvers.points import nearest_points
 from diffclust.tables import read_table
+from diffclust.tables.cells import is_anndata
 from diffclust.tables.columns import Encoding
 from diffclust.tables.frames import is_frame
 
@@ -91,7 +92,7 @@ class Run:
         """The clusters of new rows: each joins the row whose embedding is nearest.
 
         Args:
-            x: an array of features, or a data frame with the columns of the run's table.
+            x: an array of features, a data frame with the columns of the run's table, or an AnnData object.
         """
         return self.clusters[self._nearest(self._embed(x))]
 
@@ -105,9 +106,9 @@ class Run:
         )
 
     def _embed(self, x: Any) -> NDArray[np.float32]:
-        return training.embed(
-            self.module, read_table(x, at_least=1, encoding=self.encoding).features if is_frame(x) else x
-        )
+        if is_frame(x) or is_anndata(x):
+            x = read_table(x, at_least=1, encoding=self.encoding).features
+        return training.embed(self.module, x)
 
     def _nearest(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
         return nearest_points(self.embeddings, embedded, "euclidean")

@@ -117,7 +117,14 @@ class Solver(Protocol):
     def noise_sum(self, weights: Array, n: int, draws: Draws) -> Array:
         """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
 
-        The score is minus the derivative of the log-density, and 0 on the diagonal. Of ``draws``, ``n_draws`` and
-        ``epsilon`` do not count.
+        The score is minus the derivative of the log-density (z for normal noise, 1 - exp(-z) for Gumbel noise), and 0
+        on the diagonal. Of ``draws``, ``n_draws`` and ``epsilon`` do not count.
         """
         ...
+
+
+def mean_values(values: Array) -> Array:
+    """The ``Answer.mean`` of values (problems, solves, draws). What rounding leaves of a gap below zero is zero."""
+    if values.shape[1] == 1:
+        return values[:, 0].mean(-1)
+    return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from diffclust import noise as definition
 from diffclust.noise import Draws
-from diffclust.similarity import symmetrise
 from diffclust.solvers.base import Answer, Request
-from diffclust.validation import check_bounds, check_reached, clamp_clusters
+from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 
 Edge = tuple[int, int]
 
@@ -100,11 +99,7 @@ def solve(request: Request) -> Answer:
     similarity, draws, (n_problems, n, _) = symmetrise(request.similarity), request.draws, request.similarity.shape
     shape = (n_problems, request.n_solves, draws.n_draws)
     values, edges, labels = np.zeros(shape), np.full((*shape, n - 1, 2), -1, np.int32), np.zeros((*shape, n), np.int32)
-    clusters = np.broadcast_to(np.asarray(request.n_clusters), (n_problems,))
-    if request.if_infeasible == "clamp" and request.labels is not None:
-        clusters = clamp_clusters(clusters, request.labels)
-    elif request.if_infeasible == "raise":
-        check_bounds(int(clusters.min()), int(clusters.max()), n)
+    clusters = requested_clusters(request)
     # The product is rounded to float32, then added in the similarity's precision.
     scaled = np.float32(draws.epsilon) * definition.matrices(draws, n)
     is_broken = np.isnan(similarity).any((1, 2))

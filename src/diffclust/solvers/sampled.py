@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.noise import Draws, matrices, scores
-from diffclust.similarity import symmetrise
 from diffclust.solvers import cpu
-from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.checks import symmetrise
 from diffclust.solvers.cpu import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
-from diffclust.solvers.cpu.sums import mean_values
 
 __all__ = [
     "adjacency_counts",
@@ -53,7 +52,7 @@ def solve(request: Request) -> Answer:
 
 
 def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:
-    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again."""
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     total = np.zeros((len(weights), n, n))
     for position, of_problems in enumerate(weights.T):
         total += of_problems[:, None, None] * scores(_single(draws, position), n)

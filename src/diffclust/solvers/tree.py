@@ -121,6 +121,7 @@ class RootedForest(NamedTuple):
 
 @_jit
 def root_forest(edges, n):
+    """The trees of these edges, each rooted at its smallest point."""
     n_edges = edges.shape[0]
     degree = np.zeros(n + 1, np.int64)
     for e in range(n_edges):
@@ -269,7 +270,7 @@ def separate(edges, group, n_groups, min_size):
 def would_be_too_small(near, far, min_size, classes, tree, below, scratch):
     """Whether a cut between two neighbours leaves a class on the side of ``near`` with fewer than ``min_size`` points.
 
-    Visits that side, and the labelled points of its classes. A mark is a new number each time: none is ever wiped off.
+    Visits that side, and the labelled points of its classes. Marks are growing numbers, so old ones need no clearing.
     """
     group, members, first = classes  # members[first[c] : first[c + 1]] have class c
     stack, visited, counted, clock = scratch

@@ -40,7 +40,7 @@ def read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any]
 def _read_sparse(path: Path, key: str | None) -> NDArray[Any]:
     from scipy.sparse import load_npz
 
-    from diffclust.cluster import to_dense
+    from diffclust.frameworks import to_dense
 
     if key is not None:
         raise ValueError(

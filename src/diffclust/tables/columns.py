@@ -105,7 +105,8 @@ class Encoding:
                 empty += [repr(column.name)] if len(blank) else []
         if empty:
             sentences.append(f"Missing values become the median of their column: {listed(empty)}.")
-        return self._fill(np.concatenate(parts, axis=1)), sentences
+        features = np.concatenate(parts, axis=1)
+        return self._fill(features) if empty else features, sentences
 
     def _fill(self, features: NDArray[np.float64]) -> NDArray[Any]:
         from sklearn.impute import SimpleImputer
@@ -138,7 +139,7 @@ def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tup
     used: list[Column] = []
     said: dict[str, list[str]] = defaultdict(list)
     if found is not None and not str(found).startswith("Unnamed: "):
-        said["Column {} names the rows and is no feature."].append(str(found))
+        said["The rows are named by {}, which is no feature."].append(str(found))
     for name in frame.columns:
         if name != found:
             column, remark = _choose(frame[name], source)
@@ -175,7 +176,7 @@ def _choose(series: Any, source: str) -> tuple[Column | None, str]:
     name, kind, missing = str(series.name), _kind(series), _missing(series)
     known = series[~missing]
     if len(known) == 0:
-        return None, "Column {} is left out: it has no values."
+        return None, "Left out, because they have no values: {}."
     if kind == "vector":
         return Column(name, kind, width=len(known.iloc[0])), "Lists become a feature for each of their numbers: {}."
     if kind == "text":
@@ -183,7 +184,7 @@ def _choose(series: Any, source: str) -> tuple[Column | None, str]:
     values = _to_numbers(series, kind, source)
     empty = np.isnan(values)
     if len(series) > 1 and np.ptp(values[~empty]) == 0 and not empty.any():
-        return None, "Column {} is left out: all its values are the same."
+        return None, "Left out, because all values are the same: {}."
     unit = "days" if series.dtype.kind == "m" else "days since 1970"
     return Column(name, kind, float(np.nanmedian(values))), f"Dates become {unit}: {{}}." if kind == "date" else ""
 
@@ -191,10 +192,10 @@ def _choose(series: Any, source: str) -> tuple[Column | None, str]:
 def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | None, str]:
     values = sorted(known.unique())
     if len(values) == 1 and not any_missing:
-        return None, "Column {} is left out: all its values are the same."
+        return None, "Left out, because all values are the same: {}."
     if len(values) > min(MOST_CATEGORIES, max(2, len(known) // 2)):
         return None, (
-            "Column {} is left out: it is text with many different values. To read it, use text=COLUMN; to name the "
+            "Left out, because it is text of many different values: {}. To read a text, use text=COLUMN; to name the "
             "rows by it, use id_column=COLUMN."
         )
     categories = [*values, MISSING] if any_missing and MISSING not in values else values
@@ -207,7 +208,7 @@ def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | Non
 
 
 def _kind(series: Any) -> str:
-    """ "number", "date", "vector" or "text". Text that holds numbers is "number", as far as half of it does."""
+    """One of "number", "date", "vector", "text". Text of which half or more holds numbers is "number"."""
     if series.dtype.kind in "biuf":
         return "number"
     if series.dtype.kind in "mM":

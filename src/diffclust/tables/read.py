@@ -142,7 +142,8 @@ def read_columns(
     if encoding is None:
         chosen, sentences = choose_columns(frame, source, id_column)
     elif encoding["kind"] == "array":
-        chosen, sentences = Encoding.numbers(list(frame.columns)), []
+        # pandas and R write row numbers in a column without a name.
+        chosen, sentences = Encoding.numbers([name for name in frame.columns if not name.startswith("Unnamed: ")]), []
     elif encoding["kind"] != "columns":
         raise _other_kind(TABLE, source, encoding)
     else:

@@ -29,7 +29,7 @@ def as_rows(x: Any) -> Tensor:
     The last axis is taken for the channels where it is at most 4 long and the second one is not.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
         x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
@@ -67,11 +67,9 @@ def as_problem(
 
     The groups of :class:`Knowledge` are labels here.
     """
-    knowledge = y if isinstance(y, Knowledge) else None
-    rows, labels = as_set(x, y if knowledge is None else knowledge.group)
-    if knowledge is None and config.n_clusters is None:
-        knowledge = Knowledge.join(labels.numpy())
-    apart = None if knowledge is None or knowledge.all_apart else knowledge.apart
+    rows, labels = as_set(x, y.group if isinstance(y, Knowledge) else y)
+    knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
+    apart = None if knowledge.all_apart else knowledge.apart
     return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
 
 
@@ -332,8 +330,9 @@ def reach_of(shape: tuple[int, ...]) -> int:
 
 
 def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored, and for "shift-flip-cut" (n, 5): also the row
-    and column of the middle of the hole. A pure function of (seed, step).
+    """How each image of a batch is moved, (n, 3): down, right, mirrored. A pure function of (seed, step).
+
+    For "shift-flip-cut" it is (n, 5): also the row and the column of the middle of the hole.
     """
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
     reach = reach_of(shape)

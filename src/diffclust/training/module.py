@@ -32,11 +32,7 @@ class CrossEntropy(modules._OnEmbeddings):
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
         if self._gathers():
-            if isinstance(labels, Constraints):
-                embeddings = self.gathered(embeddings)
-            else:
-                embeddings, gathered = self._of_all_ranks(embeddings, labels)
-                labels = Constraints.from_labels(gathered)
+            embeddings, labels = self._gather_known(embeddings, labels)
         logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
         if embeddings.ndim == 2:
             return nn.functional.cross_entropy(logits, classes, ignore_index=UNKNOWN)

@@ -9,29 +9,24 @@ maxima of integers run in vectors.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from diffclust import noise as noise_definition
-from diffclust.similarity import symmetrise
-from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
-from diffclust.solvers.cpu.philox import BLOCKS, PAD, copy_ordered, ordered, perturb
+from diffclust.solvers.cpu.philox import PAD, noise_scratch, ordered, perturb
 from diffclust.solvers.cpu.sums import (
     adjacency_counts,
     adjacency_products,
     connectivity_counts,
     connectivity_products,
-    mean_values,
     noise_sum,
 )
 from diffclust.solvers.cpu.threads import in_threads, plain
 from diffclust.solvers.cpu.trees import grow, sort_edges, write_forest
 from diffclust.solvers.cpu.walk import closures_of_labels, closures_of_relation, label_forest, relation_of_closures
-from diffclust.validation import check_bounds, check_reached, clamp_clusters
 
 __all__ = [
     "adjacency_counts",
@@ -54,11 +49,7 @@ def _solve_items(
     Constrained forests that only the greedy finds are left to :func:`_solve_by_greedy`: ``needs_greedy[item]``.
     """
     n_draws, n = edges_out.shape[2], similarity.shape[1]
-    blocks, words, z = (
-        np.empty((2, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.float32),
-    )
+    blocks, words, z = noise_scratch()
     weights = np.empty((n, n + PAD), lowest.dtype)
     missing = lowest.dtype.type(ordered(similarity.dtype.type(-np.inf)))
     codes, spare_codes = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -79,11 +70,8 @@ def _solve_items(
             trees[:] = 0
             values[:] = np.nan
             continue
-        if epsilon == 0:
-            copy_ordered(similarity[problem], weights)
-        else:
-            number = first_draw + np.uint64(draw)
-            perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
+        number = first_draw + np.uint64(draw)
+        perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
         if form != NO_CONSTRAINTS and problem_of_closures != problem:
             problem_of_closures = problem
             if form == LABELS:
@@ -121,11 +109,7 @@ def _solve_by_greedy(
 ):  # fmt: skip
     """The constrained forests of ``items[start:stop]``: general cannot-links, or a closure in pieces."""
     n_draws, n = edges_out.shape[2], similarity.shape[1]
-    blocks, words, z = (
-        np.empty((2, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.uint32),
-        np.empty((4, BLOCKS), np.float32),
-    )
+    blocks, words, z = noise_scratch()
     weights = np.empty((n, n + PAD), lowest.dtype)
     missing = lowest.dtype.type(ordered(similarity.dtype.type(-np.inf)))
     codes, spare_codes = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -136,11 +120,8 @@ def _solve_by_greedy(
     own_relation = np.empty((n, n), np.int8)
     for position in range(start, stop):
         problem, draw = items[position] // n_draws, items[position] % n_draws
-        if epsilon == 0:
-            copy_ordered(similarity[problem], weights)
-        else:
-            number = first_draw + np.uint64(draw)
-            perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
+        number = first_draw + np.uint64(draw)
+        perturb(similarity[problem], key_0, key_1, number, antithetic, epsilon, kind, blocks, words, z, weights)
         if form == LABELS:
             closures_of_labels(labels[problem], order[problem], closure, labelled)
             relation_of_closures(closure, labelled, own_relation)
@@ -161,17 +142,13 @@ GRAIN = 2**16  # entries of weight matrices that are worth a thread's time
 
 def solve(request: Request) -> Answer:
     """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`."""
-    similarity, labels, relation, draws = (
-        symmetrise(request.similarity),
-        request.labels,
-        request.relation,
-        request.draws,
-    )
+    similarity, draws = symmetrise(request.similarity), request.draws
+    labels, relation = request.labels, request.relation
     n_problems, n, _ = similarity.shape
     form = NO_CONSTRAINTS if not request.is_constrained else LABELS if relation is None else RELATION
     free = request.free or form == NO_CONSTRAINTS
     complete = request.detail == "forests"
-    clusters = _clusters(request)
+    clusters = requested_clusters(request)
     shape = (n_problems, request.n_solves, draws.n_draws)
     edges = np.empty((*shape, max(n - 1, 0), 2), np.int32)
     trees = np.empty((*shape, n if complete else 0), np.int32)
@@ -206,14 +183,3 @@ def solve(request: Request) -> Answer:
     if request.detail == "mean":
         return Answer(mean, adjacency)
     return Answer(mean, adjacency, values, edges, trees if complete else None)
-
-
-def _clusters(request: Request) -> NDArray[Any]:
-    """k of every problem, (problems,), checked or moved into the range of the labels as asked."""
-    (n_problems, n, _), k = request.similarity.shape, request.n_clusters
-    clusters = np.full(n_problems, k) if isinstance(k, int) else k
-    if request.if_infeasible == "clamp" and request.labels is not None:
-        return clamp_clusters(clusters, request.labels)
-    if request.if_infeasible == "raise" and n_problems:
-        check_bounds(int(clusters.min()), int(clusters.max()), n)
-    return clusters

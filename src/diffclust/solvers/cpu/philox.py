@@ -66,6 +66,12 @@ def _number_by_type(weight):
 
 
 @jit
+def noise_scratch():
+    """Blocks, words and noise of ``BLOCKS`` blocks, as the functions below fill them."""
+    return np.empty((2, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
+
+
+@jit
 def noise_blocks(rows, columns, count, key_0, key_1, draw_low, draw_high, kind, words, z):
     """Noise of ``count`` 2 x 2 blocks: z[0] to z[3] are the four pairs of each block. Loops long enough for vectors."""
     words_0, words_1, words_2, words_3 = words[0], words[1], words[2], words[3]
@@ -112,10 +118,13 @@ def split_draw(draw, antithetic):
 
 @jit
 def perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, words, z, weights):
-    """weights = ordered similarity + epsilon * noise, the product rounded to float32 as NumPy does it.
+    """Write ordered similarity + epsilon * noise to ``weights``, the product rounded to float32 as NumPy does it.
 
     Above the diagonal first, then mirrored. Rows of ``weights`` have ``PAD`` more columns, which are not used.
     """
+    if epsilon == 0:
+        _copy_ordered(similarity, weights)
+        return
     n = similarity.shape[0]
     half = (n + 1) // 2
     draw_low, draw_high, sign = split_draw(draw, antithetic)
@@ -154,7 +163,7 @@ def _add_noise(similarity, first, second, scale, row, start, weights):
 
 
 @jit
-def copy_ordered(similarity, weights):
+def _copy_ordered(similarity, weights):
     for i in range(similarity.shape[0]):
         for j in range(similarity.shape[0]):
             weights[i, j] = ordered(similarity[i, j])

@@ -10,18 +10,8 @@ from numpy.typing import NDArray
 from diffclust import noise as noise_definition
 from diffclust.noise import Draws
 from diffclust.solvers.compiled import jit
-from diffclust.solvers.cpu.philox import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
+from diffclust.solvers.cpu.philox import BLOCKS, NORMAL, next_blocks, noise_blocks, noise_scratch, split_draw
 from diffclust.solvers.cpu.threads import in_threads, plain
-
-
-def mean_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(problems,) mean over draws of values (problems, solves, draws); of two solves, the mean gap between them.
-
-    A gap is never negative: what rounding leaves below zero is zero.
-    """
-    if values.shape[1] == 1:
-        return values[:, 0].mean(-1)
-    return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
 
 
 @jit
@@ -39,10 +29,7 @@ def _count_edges(edges, start, stop, counts):
 
 
 def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """(problems, n, n) number of draws whose forest has the edge, from edges (problems, solves, draws, n - 1, 2).
-
-    Of two solves, the number in the first less the number in the second.
-    """
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
     edges = plain(edges)
     counts = np.zeros((edges.shape[0], n, n), np.int32)
     in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
@@ -63,7 +50,7 @@ def _count_pairs(labels, start, stop, counts):
 
 
 def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(problems, n, n) number of draws in which i and j share a tree, from labels (problems, draws, n)."""
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
     labels = plain(labels)
     n_problems, _, n = labels.shape
     counts = np.zeros((n_problems, n, n), np.int32)
@@ -86,7 +73,7 @@ def _edge_products(cotangent, edges, start, stop, products):
 
 
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[np.float64]:
-    """(problems, draws) inner products <cotangent, A> with the adjacency matrix of every draw."""
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
     products = np.empty(edges.shape[:2], np.float64)
     cotangent, edges = plain(cotangent), plain(edges)
     in_threads(lambda start, stop: _edge_products(cotangent, edges, start, stop, products), products.size)
@@ -109,7 +96,7 @@ def _pair_products(cotangent, labels, start, stop, products):
 
 
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """(problems, draws) inner products <cotangent, M> with the connectivity matrix of every draw."""
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
     products = np.empty(labels.shape[:2], np.float64)
     cotangent, labels = plain(cotangent), plain(labels)
     in_threads(lambda start, stop: _pair_products(cotangent, labels, start, stop, products), products.size)
@@ -122,8 +109,7 @@ def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, start, stop,
     n_problems, n_draws = weights.shape
     n = total.shape[1]
     half = (n + 1) // 2
-    blocks = np.empty((2, BLOCKS), np.uint32)
-    words, z = np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
+    blocks, words, z = noise_scratch()
     sums = np.empty((n_problems, 4, BLOCKS), np.float64)
     row, column = start, start
     while row < stop:
@@ -153,16 +139,17 @@ def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, start, stop,
 
 
 def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:
-    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
-
-    The score is minus the derivative of the log-density: z for normal noise, 1 - exp(-z) for Gumbel noise.
-    """
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     total = np.zeros((len(weights), n, n), np.float64)
     key_0, key_1 = noise_definition.split_seed(draws.seed)
     arguments = (
-        np.ascontiguousarray(weights, np.float64), key_0, key_1, np.uint64(int(draws.first) % 2**64), draws.antithetic,
+        np.ascontiguousarray(weights, np.float64),
+        key_0,
+        key_1,
+        np.uint64(int(draws.first) % 2**64),
+        draws.antithetic,
         noise_definition.kernel_of(draws.noise),
-    )  # fmt: skip
+    )
     # Row r of the triangle of blocks is short when r is large: thread t gets the rows between these shares of it.
     half = (n + 1) // 2
     share = [round(half * (1 - (1 - t / _SHARES) ** 0.5)) for t in range(_SHARES + 1)]

@@ -13,15 +13,6 @@ from diffclust.noise import KINDS, Draws
 from diffclust.solvers import cpu, sampled
 from diffclust.solvers.base import Answer, Request
 
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
-
 
 def _on_host(argument: Any) -> Any:
     return to_numpy(argument) if isinstance(argument, Tensor) else argument
@@ -47,26 +38,32 @@ def _solver(draws: Draws, tensor: Tensor) -> Any:
 
 
 def solve(request: Request) -> Answer:
+    """See :meth:`diffclust.solvers.base.Solver.solve`."""
     solver, arrays = _solver(request.draws, request.similarity), (_on_host(each) for each in request[:4])
     answer = solver.solve(Request._make((*arrays, _counter(request.draws), *request[5:])))
     return Answer(*(None if each is None else _like(each, request.similarity) for each in answer))
 
 
 def adjacency_counts(edges: Tensor, n: int) -> Tensor:
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
     return _like(cpu.adjacency_counts(to_numpy(edges), n), edges)
 
 
 def connectivity_counts(labels: Tensor) -> Tensor:
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
     return _like(cpu.connectivity_counts(to_numpy(labels)), labels)
 
 
 def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
     return _like(cpu.adjacency_products(to_numpy(cotangent), to_numpy(edges)), cotangent)
 
 
 def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
     return _like(cpu.connectivity_products(to_numpy(cotangent), to_numpy(labels)), cotangent)
 
 
 def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     return _like(_solver(draws, weights).noise_sum(to_numpy(weights), n, _counter(draws)), weights)

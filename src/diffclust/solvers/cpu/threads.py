@@ -26,6 +26,7 @@ _pool_owner = 0
 
 
 def max_threads() -> int:
+    """NUMBA_NUM_THREADS, which is the number of cores unless the user sets it."""
     return int(vars(numba.config)["NUMBA_NUM_THREADS"])
 
 

@@ -72,7 +72,7 @@ def walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_li
     Moves the edges that stay to the front, without those inside a closure if must-links come first, and returns their
     number. Afterwards, ``find(leader, i)`` is the smallest point of i's block.
     """
-    for i in range(closure.shape[0]):  # not leader[:] = closure: Numba compiles the words of its error for seconds
+    for i in range(closure.shape[0]):  # a loop: for leader[:] = closure Numba compiles an error message, for seconds
         leader[i] = closure[i]
         has_label[i] = labelled[i]
     n_kept, n_blocks = 0, n_closures

@@ -30,6 +30,7 @@ def key_of(weight, u, v):
 
 @triton.jit
 def weight_of(key):
+    """The weight of the edge of a key."""
     ordered = (key >> _WEIGHT_SHIFT).to(tl.uint32).to(tl.int32, bitcast=True)
     return (ordered ^ (~(ordered >> 31) | SIGN_BIT)).to(tl.float32, bitcast=True)
 
@@ -67,6 +68,7 @@ def with_block_tier(key, label_u, label_v, block_u, block_v, GROUPS: tl.constexp
 
 @triton.jit
 def updated(key, candidate, is_u):
+    """The better of two keys; that of vertex u, which joins the tree now, is marked."""
     candidate |= tl.where(is_u, IN_TREE, 0)
     return tl.maximum(key.to(tl.uint64, bitcast=True), candidate.to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)
 

@@ -13,6 +13,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))  # by NumPy, in
 
 
 def launch(num_warps: int) -> dict[str, Any]:
+    """The options of a launch."""
     # A fused multiplication and addition would round once instead of twice: other noise than on other devices.
     return {"num_warps": num_warps, "num_stages": 1, "enable_fp_fusion": False}
 
@@ -30,8 +31,9 @@ def stream_of(tensor: torch.Tensor) -> int:
 
 
 class Launch:
-    """A kernel with the arguments that never change, launched from the second time on without Triton's look at all
-    arguments, most of what a launch costs.
+    """A kernel with the arguments that never change.
+
+    From the second time on it is launched without Triton's look at all arguments, which is most of a launch's cost.
 
     Args:
         workspace: tensors that only the kernel knows.

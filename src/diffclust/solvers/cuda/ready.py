@@ -31,7 +31,7 @@ def clamp(k, labels, n, BLOCK: tl.constexpr):
     for start in range(0, n, BLOCK):
         index = start + tl.arange(0, BLOCK)
         own = tl.load(labels + index, mask=index < n, other=-1)
-        known = (index < n) & (own >= 0)  # -1 is no negative number among unsigned ones
+        known = (index < n) & (own >= 0)  # if labels are unsigned, -1 is not below 0
         repeated = tl.zeros((BLOCK,), tl.int32)
         for other in range(tl.minimum(start + BLOCK, n)):
             repeated += ((tl.load(labels + other) == own) & (other < index)).to(tl.int32)

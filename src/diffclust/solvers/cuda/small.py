@@ -130,7 +130,7 @@ def mean_in_one_launch(
                     (n_clusters, seed, first_draw, epsilon),
                 )  # fmt: skip
             except BaseException:
-                _prepare_once.cache_clear()  # who knows whether zeros are zeros
+                _prepare_once.cache_clear()  # a kernel that stopped halfway may have left counts behind
                 raise
     return means, adjacency
 

@@ -15,12 +15,7 @@ from diffclust.solvers.cuda.philox import draw_words, noise_of_block, philox
 
 def _by_problem(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, copied only if a problem's part of it is not contiguous: ``forests.edges[:, 0]`` is used in place."""
-    expected: list[int] = []
-    size = 1
-    for length in reversed(tensor.shape[1:]):
-        expected.insert(0, size)
-        size *= length
-    return tensor if list(tensor.stride()[1:]) == expected else tensor.contiguous()
+    return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
 @triton.jit
@@ -65,10 +60,7 @@ def _count_edges(edges, counts, n, n_edges, BLOCK: tl.constexpr):
 
 
 def adjacency_counts(edges: torch.Tensor, n: int) -> torch.Tensor:
-    """(problems, n, n) int32 number of draws whose forest has the edge, from edges (problems, solves, draws, n - 1, 2).
-
-    Of two solves, the number in the first less the number in the second.
-    """
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
     n_problems, n_solves, n_draws, per_draw, _ = edges.shape
     counts = edges.new_zeros((n_problems, n, n), dtype=torch.int32)
     n_edges = n_draws * per_draw
@@ -96,7 +88,7 @@ def _count_pairs(labels, labels_stride, counts, n, n_draws, BLOCK: tl.constexpr)
 
 
 def connectivity_counts(labels: torch.Tensor) -> torch.Tensor:
-    """(problems, n, n) int32 number of draws in which i and j share a tree, from labels (problems, draws, n)."""
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
     n_problems, n_draws, n = labels.shape
     counts = labels.new_empty((n_problems, n, n), dtype=torch.int32)
     if n_problems * n:
@@ -125,7 +117,7 @@ def _multiply_edges(cotangent, edges, edges_stride, products, n, n_draws, BLOCK:
 
 
 def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-    """(problems, draws) <cotangent, A> of every draw's adjacency A, every edge counted both ways."""
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
     (n_problems, n_draws), dtype = edges.shape[:2], cotangent.dtype
     products = cotangent.new_empty((n_problems, n_draws), dtype=torch.float32)
     if n_problems * n_draws:
@@ -158,7 +150,7 @@ def _multiply_pairs(cotangent, labels, labels_stride, partial, n, n_draws, DRAWS
 
 
 def connectivity_products(cotangent: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(problems, draws) <cotangent, M> of every draw's connectivity M, the diagonal included."""
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
     (n_problems, n_draws, n), dtype = labels.shape, cotangent.dtype
     block = 32 if n <= 1024 else 64
     tiles = triton.cdiv(n, block) ** 2
@@ -222,11 +214,7 @@ def _store_pair(out, i, j, value, n):
 
 
 def noise_sum(weights: torch.Tensor, n: int, draws: Draws) -> torch.Tensor:
-    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, symmetric.
-
-    The score, minus the derivative of the log-density, is z for normal noise and 1 - exp(-z) for Gumbel noise; on the
-    diagonal it is 0.
-    """
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     definition.kernel_of(draws.noise)
     n_problems, n_draws = weights.shape
     result = weights.new_empty((n_problems, n, n), dtype=torch.float32)

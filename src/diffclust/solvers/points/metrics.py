@@ -26,6 +26,8 @@ Lengths = NDArray[np.float64]
 
 
 class Metric(NamedTuple):
+    """How points are placed and compared."""
+
     kind: int  # of length that the kernels compute
     similarity: Callable[[Lengths], Lengths]  # decreasing
     on_sphere: bool = False

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.threads import in_threads
+from diffclust.solvers.edges import maximum_spanning_tree
 from diffclust.solvers.points.boruvka import NO_EDGE, join
 from diffclust.solvers.points.cpu import finish, first_equal
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.progress import Progress
-from diffclust.solvers.points.search import FAR, edge_code, improve, nearest_points
+from diffclust.solvers.points.search import FAR, improve, nearest_points
 from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree
-from diffclust.solvers.tree import find
+from diffclust.solvers.tree import number_trees
 
 FEW = 10_000  # points up to which the neighbours are exact
 BLURRED = 0.01  # rounding to float32, as a part of a neighbour's distance, from which on a point is searched exactly
@@ -53,7 +54,7 @@ def _measure(kind, points, others, lengths, start, stop):
 
 
 @jit
-def _edges(others, lengths, codes, edge_lengths):
+def _list_edges(others, lengths, edges, edge_lengths):
     """List each edge of the graph once; returns how many. Entries -1 and points themselves are no neighbours."""
     n_edges = 0
     for i in range(others.shape[0]):
@@ -67,36 +68,8 @@ def _edges(others, lengths, codes, edge_lengths):
                     known |= back == i
                 if known:
                     continue
-            codes[n_edges], edge_lengths[n_edges] = edge_code(i, j), lengths[i, c]
+            edges[n_edges, 0], edges[n_edges, 1], edge_lengths[n_edges] = min(i, j), max(i, j), lengths[i, c]
             n_edges += 1
-    return n_edges
-
-
-@jit
-def _sort_ties(order, codes, lengths):
-    """Edges of equal length, next to each other in ``order``, by smaller pair."""
-    start = 0
-    for position in range(1, order.shape[0] + 1):
-        if position < order.shape[0] and lengths[order[position]] == lengths[order[start]]:
-            continue
-        if position - start > 1:
-            run = order[start:position].copy()
-            order[start:position] = run[np.argsort(codes[run])]
-        start = position
-
-
-@jit
-def _kruskal(order, codes, lengths, leader, tree_codes, tree_lengths):
-    """The minimum spanning forest; returns its number of edges."""
-    n_edges = 0
-    for e in order:
-        a, b = find(leader, codes[e] >> 32), find(leader, codes[e] & 0xFFFFFFFF)
-        if a != b:
-            leader[max(a, b)] = min(a, b)
-            tree_codes[n_edges], tree_lengths[n_edges] = codes[e], lengths[e]
-            n_edges += 1
-    for i in range(leader.shape[0]):
-        leader[i] = find(leader, i)
     return n_edges
 
 
@@ -165,15 +138,17 @@ def _lengths(kind: int, points: NDArray[np.float64], others: NDArray[np.int32]) 
 def _forest(
     points: NDArray[np.float64], kind: int, others: NDArray[np.int32], codes: NDArray[Any], lengths: NDArray[Any]
 ) -> tuple[int, NDArray[np.int32]]:
-    """Write the graph's minimum spanning forest; returns its number of edges and the first point of each piece."""
+    """Write the graph's minimum spanning forest; returns its number of edges and the piece of each point."""
     measured = _lengths(kind, points, others)
-    graph_codes, graph_lengths = np.empty(others.size, np.int64), np.empty(others.size)
-    n_graph = _edges(others, measured, graph_codes, graph_lengths)
-    graph_codes, graph_lengths = graph_codes[:n_graph], graph_lengths[:n_graph]
-    order = np.argsort(graph_lengths)
-    _sort_ties(order, graph_codes, graph_lengths)
-    leader = np.arange(len(points), dtype=np.int32)
-    return _kruskal(order, graph_codes, graph_lengths, leader, codes, lengths), leader
+    edges, edge_lengths = np.empty((others.size, 2), np.int32), np.empty(others.size)
+    n_graph = _list_edges(others, measured, edges, edge_lengths)
+    chosen = maximum_spanning_tree(edges[:n_graph], -edge_lengths[:n_graph], len(points))
+    n_edges, forest = len(chosen), edges[chosen]
+    codes[:n_edges] = (forest[:, 0].astype(np.int64) << 32) | forest[:, 1]
+    lengths[:n_edges] = edge_lengths[chosen]
+    pieces = np.empty(len(points), np.int32)
+    number_trees(forest, n_edges, np.empty(len(points), np.int32), pieces)
+    return n_edges, pieces
 
 
 def _to_ask(component: NDArray[np.int32], n_components: int, spared: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -205,7 +180,7 @@ def _join_pieces(
     places = np.empty(n, np.int32)
     places[tree.order[there]] = there
     component = np.full(len(tree.order), -1, np.int32)
-    component[there] = np.unique(pieces, return_inverse=True)[1][tree.order[there]]
+    component[there] = pieces[tree.order[there]]
     leader, sizes = np.empty(n, np.int32), np.empty(n, np.int64)
     n_components = n - n_edges
     spared = int(np.bincount(component[there]).argmax())

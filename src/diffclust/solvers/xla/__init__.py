@@ -34,7 +34,8 @@ except ImportError as error:
     raise ImportError("The JAX solver needs JAX: pip install 'diffclust[jax]'.") from error
 
 from diffclust.noise import kernel_of
-from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.checks import clamp_clusters
 from diffclust.solvers.xla.calls import Arrays, split
 from diffclust.solvers.xla.chunks import over_chunks
 from diffclust.solvers.xla.forests import edges_of, find_forests, number_trees, sorted_edges, values_of
@@ -44,12 +45,10 @@ from diffclust.solvers.xla.sums import (
     connectivity_counts,
     connectivity_products,
     count_edges,
-    mean_values,
     noise_sum,
 )
 from diffclust.solvers.xla.trees import masked
 from diffclust.solvers.xla.weights import perturbed_weights
-from diffclust.validation import clamp_clusters
 
 __all__ = [
     "adjacency_counts",

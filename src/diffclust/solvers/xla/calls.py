@@ -39,14 +39,19 @@ def split(request: Request) -> tuple[Request, Arrays]:
     draws, n_problems = request.draws, len(request.similarity)
     clusters = request.n_clusters
     arrays = Arrays(
-        request.similarity, jnp.full((n_problems,), clusters) if isinstance(clusters, int) else clusters,
-        request.labels, request.relation, as_words(draws.seed), as_words(draws.first),
+        request.similarity,
+        jnp.full((n_problems,), clusters) if isinstance(clusters, int) else clusters,
+        request.labels,
+        request.relation,
+        as_words(draws.seed),
+        as_words(draws.first),
         draws.epsilon if isinstance(draws.epsilon, Array) else np.full((1, 1), draws.epsilon, np.float32),
-    )  # fmt: skip
+    )
     return without_arrays(request), arrays
 
 
 def without_arrays(request: Request) -> Request:
+    """The settings of a request alone."""
     draws = request.draws._replace(seed=None, first=None, epsilon=None)
     return request._replace(similarity=None, n_clusters=None, labels=None, relation=None, draws=draws)
 

@@ -19,9 +19,7 @@ def _n_chunks(n_problems: int, n: int, n_draws: int) -> int:
     return min(n_draws, math.ceil(4 * n_problems * n * n * n_draws / budget)) or 1
 
 
-def over_chunks(
-    function: Callable[[Array], tuple[Any, Any]], n_problems: int, n: int, n_draws: int
-) -> tuple[Any, Any]:  # fmt: skip
+def over_chunks(function: Callable[[Array], tuple[Any, Any]], n_problems: int, n: int, n_draws: int) -> tuple[Any, Any]:
     """Apply a function of positions of draws (chunk,) to all draws: (arrays over draws, sums over draws).
 
     Arrays have the draws in dimension 2. The function masks draws past the last one, of which there can be some in the

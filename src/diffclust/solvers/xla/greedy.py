@@ -28,9 +28,7 @@ class _Greedy(NamedTuple):
     found: Tree
 
 
-def agglomerate(
-    weights: Array, relation: Array, n_clusters: Array, must_link_first: bool, active: Array
-) -> Tree:  # fmt: skip
+def agglomerate(weights: Array, relation: Array, n_clusters: Array, must_link_first: bool, active: Array) -> Tree:
     """The constrained greedy on draws (problems, draws) that are active: best allowed join first, n steps at most.
 
     With must-links first, joins between blocks are allowed only when none inside a block is left, and no more when
@@ -74,21 +72,34 @@ def agglomerate(
             )
         )
         return _Greedy(
-            state.step + 1, state.active & (exists | opened), (state.open_blocks | opened) & may_open, may_open,
-            n_blocks, tree, block, apart, found,
-        )  # fmt: skip
+            state.step + 1,
+            state.active & (exists | opened),
+            (state.open_blocks | opened) & may_open,
+            may_open,
+            n_blocks,
+            tree,
+            block,
+            apart,
+            found,
+        )
 
     start = _Greedy(
-        jnp.zeros((), jnp.int32), active, may_open & (not must_link_first), may_open,
-        jnp.broadcast_to(n_blocks, shape[:-1]), jnp.broadcast_to(point, shape), jnp.broadcast_to(block, shape),
+        jnp.zeros((), jnp.int32),
+        active,
+        may_open & (not must_link_first),
+        may_open,
+        jnp.broadcast_to(n_blocks, shape[:-1]),
+        jnp.broadcast_to(point, shape),
+        jnp.broadcast_to(block, shape),
         jnp.broadcast_to((relation == 0)[:, None], weights.shape),
         Tree(jnp.full(shape, -1, jnp.int32), jnp.full(shape, lowest)),
-    )  # fmt: skip
+    )
     start = jax.tree.map(lambda a: varying(a, weights, relation, n_clusters, active), start)
     return lax.while_loop(lambda state: state.active.any(), step, start).found
 
 
 def relation_of_labels(labels: Array) -> Array:
+    """(problems, n, n) what labels (problems, n) say: 1 same cluster, 0 different, -1 unknown."""
     known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
     same = labels[..., :, None] == labels[..., None, :]
     return jnp.where(jnp.eye(labels.shape[-1], dtype=bool), 1, jnp.where(known, same.astype(jnp.int8), -1))

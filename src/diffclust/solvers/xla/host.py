@@ -17,12 +17,7 @@ from diffclust.noise import Draws
 from diffclust.solvers import sampled, xla
 from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.xla.calls import Arrays, join, split, words_of
-from diffclust.solvers.xla.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-)
+from diffclust.solvers.xla.sums import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
 
 __all__ = [
     "adjacency_counts",
@@ -42,7 +37,7 @@ def solve(request: Request) -> Answer:
 
 
 def noise_sum(weights: Array, n: int, draws: Draws) -> Array:
-    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again."""
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     shape = jax.ShapeDtypeStruct((len(weights), n, n), weights.dtype)
     constants = draws._replace(seed=None, first=None, epsilon=None)
     return jax.pure_callback(functools.partial(_noise_sum, constants, shape), shape, weights, words_of(draws))

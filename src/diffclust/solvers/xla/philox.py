@@ -18,6 +18,7 @@ from diffclust import noise as definition
 
 
 def bits_of(array: Any, dtype: Any) -> Array:
+    """The same bits as another type of the same size."""
     return lax.bitcast_convert_type(array, dtype)
 
 

@@ -25,28 +25,15 @@ def count_edges(codes: Array, n: int) -> Array:
     return counts + counts.swapaxes(-1, -2)
 
 
-def mean_values(values: Array) -> Array:
-    """(problems,) mean over draws of values (problems, solves, draws); of two solves, the mean gap between them.
-
-    A gap is never negative: what rounding leaves below zero is zero.
-    """
-    if values.shape[1] == 1:
-        return values[:, 0].mean(-1)
-    return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
-
-
 @functools.partial(jax.jit, static_argnums=1)
 def adjacency_counts(edges: Array, n: int) -> Array:
-    """(problems, n, n) number of draws whose forest has the edge, from edges (problems, solves, draws, n - 1, 2).
-
-    Of two solves, the number in the first less the number in the second.
-    """
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
     return count_edges(jnp.where(edges[..., 0] >= 0, edges[..., 0] * n + edges[..., 1], -1), n)
 
 
 @jax.jit
 def connectivity_counts(labels: Array) -> Array:
-    """(problems, n, n) number of draws in which i and j share a tree, from labels (problems, draws, n)."""
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
     n_problems, n_draws, n = labels.shape
 
     def chunk(position: Array) -> tuple[tuple[()], Array]:
@@ -59,7 +46,7 @@ def connectivity_counts(labels: Array) -> Array:
 
 @jax.jit
 def adjacency_products(cotangent: Array, edges: Array) -> Array:
-    """(problems, draws) inner products <cotangent, A> with the adjacency matrix of every draw."""
+    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
     n = cotangent.shape[-1]
     n_problems, n_draws, n_edges, _ = edges.shape
     both = (cotangent + cotangent.swapaxes(-1, -2)).reshape(n_problems, n * n)
@@ -69,7 +56,7 @@ def adjacency_products(cotangent: Array, edges: Array) -> Array:
 
 @jax.jit
 def connectivity_products(cotangent: Array, labels: Array) -> Array:
-    """(problems, draws) inner products <cotangent, M> with the connectivity matrix of every draw."""
+    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
     n_problems, n_draws, n = labels.shape
 
     def chunk(position: Array) -> tuple[Array, tuple[()]]:
@@ -81,10 +68,7 @@ def connectivity_products(cotangent: Array, labels: Array) -> Array:
 
 
 def noise_sum(weights: Array, n: int, draws: Draws) -> Array:
-    """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
-
-    The score is minus the derivative of the log-density: z for normal noise, 1 - exp(-z) for Gumbel noise.
-    """
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     kernel_of(draws.noise)
     return _noise_sum(weights, n, words_of(draws), draws.noise, draws.antithetic)
 

@@ -20,6 +20,7 @@ class Tree(NamedTuple):
 
 
 def take(array: Array, index: Array) -> Array:
+    """``array[..., index]`` along the last dimension; an index out of range takes the nearest entry."""
     return jnp.take_along_axis(array, index, -1, mode="clip")
 
 
@@ -134,5 +135,6 @@ def strongest(tree: Tree, n_keep: Array) -> Tree:
 
 
 def masked(tree: Tree, kept: Array) -> Tree:
+    """The tree with only these slots filled."""
     kept = kept & (tree.weights > lowest_of(tree.weights.dtype))
     return Tree(jnp.where(kept, tree.codes, -1), jnp.where(kept, tree.weights, lowest_of(tree.weights.dtype)))

@@ -18,7 +18,7 @@ def _flip(bits: Array) -> Array:
 
 
 def _ordered(weight: Array) -> Array:
-    """A float as an integer of the same order and size; -0.0 and 0.0 are one; -inf, no edge, is the lowest integer."""
+    """A float as an integer of the same order and size. -0.0 is 0.0, and -inf (no edge) is the lowest integer."""
     integer = jnp.int32 if weight.dtype == jnp.float32 else jnp.int64
     bits = bits_of(jnp.where(weight == 0, 0.0, weight), integer)
     return jnp.where(weight == -jnp.inf, lowest_of(integer), _flip(bits))
@@ -30,12 +30,13 @@ def number_of(weight: Array) -> Array:
 
 
 def lowest_of(dtype: Any) -> Any:
+    """The lowest integer of a type, which stands for no edge."""
     return np.array(np.iinfo(dtype).min, dtype)
 
 
 def perturbed_weights(
     similarity: Array, words: Array, epsilon: Any, position: Array, noise: str | Noise, antithetic: bool
-) -> Array:  # fmt: skip
+) -> Array:
     """(problems, draws, n, n) ordered similarity + epsilon * noise, symmetric, no edges on the diagonal."""
     n = similarity.shape[-1]
     zero = opaque_zero(similarity, words)
