@@ -33,7 +33,12 @@ REFERENCE: list[tuple[str, str, tuple[str, ...]]] = [
     ("Runs", "diffclust.runs", ()),
     ("The report", "diffclust.report", ("write_report", "ReportData")),
     ("Single cells", "diffclust.cells", ("fit", "rank_genes")),
-    ("pytorch-metric-learning", "diffclust.metric_learning", ("PartialFenchelYoungLoss",)),
+    (
+        "pytorch-metric-learning",
+        "diffclust.metric_learning",
+        ("PartialFenchelYoungLoss", "CrossBatchMemory", "SelfSupervisedLoss"),
+    ),
+    ("sentence-transformers", "diffclust.sentence_transformers", ("PartialFenchelYoungLoss",)),
     ("The contract of a solver", "diffclust.solvers.base", ("Request", "Answer", "Solver")),
 ]
 

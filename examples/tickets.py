@@ -14,6 +14,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import diffclust as dc
+from diffclust.runs.describe import telling_words
 
 TOPICS = {
     "password": ["password", "login", "locked", "reset", "account", "expired", "username", "sign"],
@@ -48,15 +49,13 @@ scores = dc.metrics.clustering_scores(topics[hidden], model.labels_[hidden])
 print({name: round(value, 3) for name, value in scores.items()})
 
 # %%
-# New topics are described by the words that are more frequent in their cluster than elsewhere.
+# New topics are described by the words that are more frequent in their cluster than elsewhere. With sentence vectors,
+# ``diffclust fit tickets.csv --text message --labels topic`` does all of this and writes a report.
 names = list(TOPICS)
-vectorizer = TfidfVectorizer(stop_words=FILLERS.split())
-weights = vectorizer.fit_transform(tickets).toarray()
-for cluster in np.unique(model.labels_):
-    inside = model.labels_ == cluster
-    words = vectorizer.get_feature_names_out()[np.argsort(weights[~inside].mean(0) - weights[inside].mean(0))[:4]]
-    title = names[cluster] if cluster < 4 else "new"
-    print(f"{title:>10}, {inside.sum():3d} tickets: {', '.join(words)}")
+clusters = model.partition_.clusters
+for number, words in enumerate(telling_words(tickets, clusters, 6)):
+    title = names[model.cluster_numbers_[number]] if model.cluster_numbers_[number] < 4 else "new"
+    print(f"{title:>10}, {np.sum(clusters == number):3d} tickets: {', '.join(word.column for word in words)}")
 
 # %%
 table = np.array([[np.sum((model.labels_ == c) & (topics == t)) for t in range(6)] for c in np.unique(model.labels_)])

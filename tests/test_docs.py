@@ -21,6 +21,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # Objects that functions return, or that their own class methods make: listed by their methods.
 BY_METHODS = ("Constraints", "Forest", "Hierarchy", "Knowledge")
 TRAINING = ("TrainingConfig", "fit", "fit_many", "embed", "load")
+METRIC_LEARNING = ("PartialFenchelYoungLoss", "CrossBatchMemory", "SelfSupervisedLoss")
 
 
 def public_names():
@@ -38,7 +39,9 @@ def public_names():
     names += [f"dc.{module}.{name}" for module in ("cluster", "noise") for name in getattr(dc, module).__all__]
     names += [f"dc.noise.Noise.{name}" for name, made in vars(dc.noise.Noise).items() if is_method(name, made)]
     names += [f"dc.training.{name}" for name in TRAINING]
-    names += ["dc.stability.soft_connectivity", "dc.solvers.solver_for", "dc.metric_learning.PartialFenchelYoungLoss"]
+    names += ["dc.stability.soft_connectivity", "dc.solvers.solver_for"]
+    names += [f"dc.metric_learning.{name}" for name in METRIC_LEARNING]
+    names += ["dc.sentence_transformers.PartialFenchelYoungLoss"]
     return names
 
 

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "start.md", *sorted((DOCS / "coming-from").glob("*.md"))]
+PAGES = [DOCS / "start.md", DOCS / "text.md", *sorted((DOCS / "coming-from").glob("*.md"))]
 RUNNABLE = [page for page in PAGES if page.name != "index.md"]
 
 

@@ -567,16 +567,60 @@ def test_adapter_clusters_reference_embeddings_with_the_batch():
 
 
 @needs_adapter
-def test_adapter_refuses_mined_tuples_and_a_memory_says_that_it_does_not_know_the_loss():
-    losses = pytest.importorskip("pytorch_metric_learning.losses")
-    from diffclust.metric_learning import PartialFenchelYoungLoss
+def test_adapter_refuses_mined_tuples():
+    pytest.importorskip("pytorch_metric_learning")
+    from diffclust.metric_learning import CrossBatchMemory, PartialFenchelYoungLoss
 
     loss = PartialFenchelYoungLoss(3, seed=4)
     mined = tuple(torch.tensor([i]) for i in range(3))
-    with pytest.raises(ValueError, match="Mined tuples have no meaning"):
-        loss(embeddings(), LABELS, mined)
-    with pytest.raises(Exception, match="CrossBatchMemory not supported for PartialFenchelYoungLoss"):
-        losses.CrossBatchMemory(loss, embedding_size=3)
+    for wrapped in (loss, CrossBatchMemory(loss, embedding_size=3)):
+        with pytest.raises(ValueError, match="Mined tuples have no meaning"):
+            wrapped(embeddings(), LABELS, mined)
+
+
+@needs_adapter
+def test_memory_clusters_a_batch_with_earlier_rows_and_not_with_its_own_copy():
+    pytest.importorskip("pytorch_metric_learning")
+    from diffclust.metric_learning import CrossBatchMemory, PartialFenchelYoungLoss
+
+    memory = CrossBatchMemory(PartialFenchelYoungLoss(3, seed=4), embedding_size=3, memory_size=30)
+    plain = dc.nn.PartialFenchelYoungLoss(3, seed=4)
+    batches = [embeddings(seed=seed).requires_grad_() for seed in range(3)]
+    assert torch.equal(memory(batches[0], LABELS), plain(batches[0], LABELS))
+    value = memory(batches[1], LABELS)
+    together = torch.cat([batches[1], batches[0].detach()])
+    assert torch.equal(value, plain(together, torch.cat([LABELS, LABELS])))
+    value.backward()
+    assert batches[1].grad.abs().sum() > 0
+    assert batches[0].grad is None
+    assert torch.isfinite(memory(batches[2], LABELS))
+
+
+@needs_adapter
+def test_memory_keeps_rows_of_a_momentum_encoder_out_of_the_batch():
+    pytest.importorskip("pytorch_metric_learning")
+    from diffclust.metric_learning import CrossBatchMemory, PartialFenchelYoungLoss
+
+    memory = CrossBatchMemory(PartialFenchelYoungLoss(3, seed=4), embedding_size=3)
+    batch, keys = embeddings(seed=0), embeddings(seed=1)
+    mask = torch.arange(2 * len(batch)) >= len(batch)
+    value = memory(torch.cat([batch, keys]), torch.cat([LABELS, LABELS]), enqueue_mask=mask)
+    assert torch.equal(
+        value, dc.nn.PartialFenchelYoungLoss(3, seed=4)(torch.cat([batch, keys]), torch.cat([LABELS, LABELS]))
+    )
+
+
+@needs_adapter
+def test_self_supervised_views_belong_together_and_rows_may_share_a_cluster():
+    pytest.importorskip("pytorch_metric_learning")
+    from diffclust.metric_learning import PartialFenchelYoungLoss, SelfSupervisedLoss
+
+    x, other = embeddings(seed=0).requires_grad_(), embeddings(seed=1)
+    value = SelfSupervisedLoss(PartialFenchelYoungLoss(3, seed=4))(x, other)
+    views = dc.Constraints.from_pairs(2 * len(x), must_link=[(i, i + len(x)) for i in range(len(x))])
+    assert torch.equal(value, dc.nn.PartialFenchelYoungLoss(3, seed=4)(torch.cat([x, other]), views))
+    value.backward()
+    assert x.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("module", [dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss])

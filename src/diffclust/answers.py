@@ -11,12 +11,10 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from diffclust.files import csv_text, from_spreadsheet
-from diffclust.mistakes import Suspect, SuspectPair
-from diffclust.suggestions import PairQuestion, RowQuestion
 
-Question = RowQuestion | PairQuestion | Suspect | SuspectPair
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
 UNSURE = ("", "unsure", "?")  # no answer
@@ -37,16 +35,17 @@ class Answers:
     cannot_link: Sequence[tuple[int, int]] = ()
 
 
-def questions_csv(questions: Iterable[Question], row_names: Sequence[str] | None = None) -> str:
+def questions_csv(questions: Iterable[Any], row_names: Sequence[str] | None = None) -> str:
     """The text of a .csv file with an empty column to fill in: ``label`` of rows, ``answer`` of pairs.
 
     Args:
-        questions: of :func:`diffclust.suggest`, or suspects of :mod:`diffclust.mistakes`; all rows or all pairs.
+        questions: named tuples of :func:`diffclust.suggest` or :mod:`diffclust.mistakes`; all rows or all pairs.
         row_names: ids of all rows, for the column ``id``.
 
     Returns:
         The text.
 
+    >>> from diffclust.suggestions import RowQuestion
     >>> print(questions_csv([RowQuestion(7, "new 1", 0.25, "why")], ["a"] * 8), end="")
     row,id,cluster,confidence,why,label
     7,a,new 1,0.2500,why,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,8 @@ from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
 from diffclust.tables import Table, listed, read_pairs, read_table
+from diffclust.tables.texts import MODEL as TEXT_MODEL
+from diffclust.tables.texts import TextColumn
 
 app = typer.Typer(
     help="Clustering you can train through: a table and a few labels in, clusters and a report out.",
@@ -94,6 +95,10 @@ ID = "The column that names the rows. It is shown beside them and is no feature.
 USE_REP = "Of an .h5ad file, what stands for the cells: a key of obsm, a layer, or X." + _default(
     "X_pca, or else components of X"
 )
+TEXT = "The column whose texts are read, each as a vector; other columns are left out."
+MODEL = "The sentence-transformers model that reads texts: a name on the Hugging Face hub, or a folder." + _default(
+    TEXT_MODEL
+)
 IMAGE_SIZE = "Longer side of pictures, in pixels." + _default("that of the files, at most 64")
 MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
@@ -109,6 +114,7 @@ SCALING = (
     "column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, or auto: "
     "column or global, by what columns and labels say."
 )
+BATCH_SIZE = "Rows in a step. More finds new classes better." + _default("256; more than 20 clusters: 512")
 EPSILON = "Size of the noise through which the clustering can be trained." + _default(
     "0.5; images: growing from 0.5 to 2"
 )
@@ -130,6 +136,8 @@ def fit(
     labels: Annotated[str | None, _known("COLUMN|FILE", LABELS)] = None,
     id_column: Annotated[str | None, _known("COLUMN", ID, "--id")] = None,
     use_rep: Annotated[str | None, _known("NAME", USE_REP)] = None,
+    text: Annotated[str | None, _known("COLUMN", TEXT)] = None,
+    model: Annotated[str | None, _known("NAME|FOLDER", MODEL)] = None,
     image_size: Annotated[int | None, _known("PIXELS", IMAGE_SIZE, min=8)] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
@@ -143,7 +151,7 @@ def fit(
     cut: Annotated[str, _known("NAME", CUT)] = "auto",
     holdout: Annotated[float, _known("SHARE", HOLDOUT, min=0.0, max=0.9)] = 0.2,
     steps: Annotated[int | None, _training("N", STEPS, min=1)] = None,
-    batch_size: Annotated[int, _training("ROWS", "Rows in a step. More finds new classes better.", min=2)] = 256,
+    batch_size: Annotated[int | None, _training("ROWS", BATCH_SIZE, min=2)] = None,
     backbone: Annotated[str | None, _training("NAME", BACKBONE)] = None,
     scaling: Annotated[str, _training("NAME", SCALING)] = "auto",
     epsilon: Annotated[float | None, _training("SIZE", EPSILON, min=1e-6)] = None,
@@ -165,17 +173,20 @@ def fit(
     from diffclust import training
     from diffclust.runs import SETTINGS, fit_run, load_run, tell_again
 
+    if model is not None and text is None:
+        raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
     truth = None
     if data is None:
-        if labels or id_column or use_rep or image_size or must_link or cannot_link:
+        if labels or id_column or use_rep or image_size or text or must_link or cannot_link:
             raise ValueError("Labels, ids, sizes and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
         title = "Handwritten digits: 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
-        table = read_table(data, labels, id_column=id_column, use_rep=use_rep, image_size=image_size)
+        column = None if text is None else TextColumn(text, model or TEXT_MODEL, cache=out if resume else None)
+        table = read_table(data, labels, id_column=id_column, use_rep=use_rep, image_size=image_size, text=column)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
         name: read_pairs(path, len(table), name) if path else []
@@ -196,11 +207,11 @@ def fit(
     config = training.TrainingConfig(
         n_clusters=None if clusters in (None, "auto") else int(clusters),
         backbone=backbone or "auto",
-        scaling=scaling,
+        scaling="unit" if text is not None and scaling == "auto" else scaling,
         epsilon="auto" if epsilon is None else epsilon,
         n_draws=draws,
         n_steps=steps,
-        batch_size=batch_size,
+        batch_size=batch_size or "auto",
         device=device,
         seed=seed,
         validate_every=min(50, max(1, steps // 20)),  # a killed run loses the steps since the last checkpoint
@@ -293,7 +304,7 @@ def cluster(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=_path, help="A .csv file to write." + _default("print")),
+        typer.Option(metavar="FILE", parser=_path, help="A .csv or .parquet file to write." + _default("print")),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -301,28 +312,28 @@ def cluster(
             metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FOLDER", help="The model that read the texts of the run again, if it is a folder."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, only the result.")] = False,
 ) -> None:
-    """Place new rows in the clusters of a run: each joins the row of the run that is most like it."""
-    from diffclust.files import write_atomically
-    from diffclust.runs import clusters_csv, load_run
+    """Place new rows in the clusters of a run: each joins the row of the run that is most like it.
+
+    A .csv, .parquet or .npy file is read in pieces, so it may be larger than the memory.
+    """
+    from diffclust.runs import load_run, place_file
 
     if not checkpoint.exists():
         raise ValueError(f"{checkpoint} does not exist.")
     loaded = load_run(checkpoint, backbone)
-    table = read_table(data, labels, at_least=1, encoding=loaded.encoding)
-    for sentence in table.sentences:
-        _say(sentence)
-    clusters, confidence, novelty, unlike = loaded.place(table.features)
-    text = clusters_csv(
-        loaded.names, clusters, confidence, novelty, row_names=table.row_names, unlike=unlike.astype(int)
+    n_rows, n_unlike = place_file(
+        loaded, data, out, labels=labels, model=model, progress=not quiet and out is not None, say=_say
     )
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        write_atomically(out, text)
-        _say(f"{len(table):,} rows placed: {out}")
-    if unlike.any():
-        _say(f"{int(unlike.sum()):,} of these rows are unlike anything in the run (column unlike).")
+    if out is not None:
+        _say(f"{n_rows:,} rows placed: {out}")
+    if n_unlike:
+        _say(f"{n_unlike:,} of these rows are unlike anything in the run (column unlike).")
 
 
 @app.command()

@@ -7,6 +7,7 @@ of the graph of groups, guided by distances (:func:`colour_groups`).
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from diffclust.constraints import all_apart
 from diffclust.knowledge import Knowledge
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
+MANY_CLUSTERS = 20  # above it, k-means starts at the centres of k-means without knowledge, and spectral smooths
+MANY_RESTARTS = 5  # of that k-means
+SMOOTHING_NEIGHBOURS, SMOOTHING_ROUNDS = 10, 2
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
@@ -35,7 +39,8 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
 
     Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
-    at rows far from them, as in k-means++.
+    at rows far from them, as in k-means++. Of many clusters such a start seldom finds all, because the means of a few
+    labelled rows are poor centres. There, scikit-learn's k-means without knowledge gives the start.
 
     Args:
         points: (n, d).
@@ -57,8 +62,12 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     group, apart = knowledge.group, knowledge.apart
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
-    for _ in range(RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
-        centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
+    many = MANY_CLUSTERS < n_clusters < len(points)
+    for _ in range(1 if many else RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
+        if many:
+            centres = _free_centres(points, n_clusters, seed)
+        else:
+            centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -71,8 +80,10 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
 
-    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them.
-    Arguments and errors are those of :func:`kmeans`.
+    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
+    more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
+    which keeps the leading part of all eigenvectors, and :func:`kmeans` cuts these. Arguments and errors are those of
+    :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
@@ -86,6 +97,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     n = len(points)
     if n_clusters >= n - 1:  # no neighbours are left to speak of
         return kmeans(points, knowledge, n_clusters, seed)
+    if n_clusters > MANY_CLUSTERS:
+        return kmeans(_smoothed(points), knowledge, n_clusters, seed)
     n_neighbours = min(NEIGHBOURS, n - 1)
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
@@ -102,6 +115,18 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     ]
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
+
+
+def _smoothed(points: Floats) -> Floats:
+    """Each row as the mean of itself and its nearest others, twice."""
+    from sklearn.neighbors import NearestNeighbors
+
+    model = NearestNeighbors(n_neighbors=min(SMOOTHING_NEIGHBOURS, len(points) - 1)).fit(points)
+    nearest = model.kneighbors(return_distance=False)
+    around = np.concatenate([np.arange(len(points))[:, None], nearest], axis=1)
+    for _ in range(SMOOTHING_ROUNDS):
+        points = points[around].mean(1)
+    return points
 
 
 def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, start: Any = None) -> Ints:
@@ -243,6 +268,17 @@ def _first_centres(
         best = int(left.sum(0).argmin())
         centres, nearest = np.concatenate([centres, points[tried[[best]]]]), left[:, best]
     return centres
+
+
+def _free_centres(points: Floats, n_clusters: int, seed: int) -> Floats:
+    """The centres of k-means without knowledge."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+        model = KMeans(n_clusters, n_init=MANY_RESTARTS, random_state=seed).fit(points)
+    return np.asarray(model.cluster_centers_, np.float64)
 
 
 def _squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:

@@ -64,6 +64,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         must_link_first: True is the paper's loss, which draws labelled points to each other directly; False
             lets unlabelled points stand between them, which finds much better clusters.
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
+            "auto" is 256 rows, and 512 for more than 20 clusters.
         n_steps, learning_rate, weight_decay: of AdamW.
         cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture), "spectral", or
             "classifier" (for labels of all classes) of the embedding. "auto" makes all of them, and some of the input.
@@ -118,7 +119,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         epsilon: float | str = "auto",
         n_draws: int = 10,
         must_link_first: bool = False,
-        batch_size: int = 256,
+        batch_size: int | str = "auto",
         labelled_fraction: float = 0.2,
         n_steps: int = 300,
         learning_rate: float = 1e-3,

@@ -7,30 +7,22 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], Any]) -> None:
-    """Writes to a temporary name in the same folder and renames it, so the final name never shows half a file.
-
-    Args:
-        content: the bytes, a text, or a function that writes to a file. It is given a buffer in memory, because NumPy
-            and torch do not report a full disk when they write to it themselves.
+@contextlib.contextmanager
+def replaced_atomically(path: Path) -> Iterator[Path]:
+    """Gives a temporary name in the same folder, and renames it at the end, so the final name never shows half a file.
 
     Raises:
         OSError: names the final file. The system's own error for a full disk names none.
     """
-    if callable(content):
-        buffer = io.BytesIO()
-        content(buffer)
-        content = buffer.getvalue()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
@@ -40,11 +32,30 @@ def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], A
             temporary.unlink(missing_ok=True)
 
 
-def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """The text of a .csv file that a spreadsheet can open, see :func:`spreadsheet_text`."""
+def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], Any]) -> None:
+    """Writes a file so that the final name never shows half of it.
+
+    Args:
+        content: the bytes, a text, or a function that writes to a file. It is given a buffer in memory, because NumPy
+            and torch do not report a full disk when they write to it themselves.
+
+    Raises:
+        OSError: names the final file.
+    """
+    if callable(content):
+        buffer = io.BytesIO()
+        content(buffer)
+        content = buffer.getvalue()
+    with replaced_atomically(path) as temporary:
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def csv_text(header: Sequence[str] | None, rows: Iterable[Iterable[Any]]) -> str:
+    """The text of a .csv file that a spreadsheet can open, see :func:`spreadsheet_text`; None leaves the header out."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
+    if header is not None:
+        writer.writerow(header)
     writer.writerows([spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return text.getvalue()
 

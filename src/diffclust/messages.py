@@ -20,7 +20,7 @@ QUOTES = "'\""
 # Python argument -> option.
 SAME_NAME = (
     *("labels", "must_link", "cannot_link", "min_cluster_size", "holdout", "batch_size", "backbone", "epsilon"),
-    *("device", "seed", "devices", "num_nodes", "timeout", "use_rep", "image_size"),
+    *("device", "seed", "devices", "num_nodes", "timeout", "use_rep", "image_size", "text", "model"),
 )
 FLAGS = {name: name.replace("_", "-") for name in SAME_NAME} | {
     "n_clusters": "clusters",

@@ -338,6 +338,9 @@ CUTS: dict[str, Cut] = {
     "classifier": cuts.classifier,
 }
 INPUT_CUTS = ("forest", "k-means", "gaussian", "classifier")  # of the input, which "auto" compares, too
+# Of more than 20 clusters only these are compared, of the embedding and of the input: the others are slow, and were
+# never the best.
+MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
 INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
 
@@ -356,8 +359,11 @@ def _cut_all(
         Those of the cuts that found one. Pairs may leave no way, and a classifier needs labels of all classes.
     """
     found = {}
+    of_input: Iterable[str] = INPUT_CUTS
+    if n_clusters > cuts.MANY_CLUSTERS:
+        names, of_input = [name for name in names if name in MANY_CUTS], MANY_INPUT_CUTS
     tries = [(name, name, embedding) for name in names]
-    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in INPUT_CUTS]
+    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in of_input]
     for title, name, points in tries:
         with contextlib.suppress(ValueError):
             found[title] = CUTS[name](points, knowledge, n_clusters)

@@ -225,7 +225,7 @@ def _described(cluster: dict[str, Any]) -> dict[str, Any]:
     return {
         "cluster": cluster["cluster"],
         "telling": [[each["column"], each["text"].removeprefix(f"{each['column']}: ")] for each in cluster["telling"]],
-        "typical": [each["id"] or f"row {each['row']}" for each in cluster["typical"]],
+        "typical": [each.get("text") or each["id"] or f"row {each['row']}" for each in cluster["typical"]],
     }
 
 

@@ -7,7 +7,7 @@
 ``fit.py`` is the list of all steps. ``folder.py`` locks the folder, compares its settings and writes its manifest.
 ``baselines.py`` scores the clusters beside simple methods. ``describe.py`` says what is in each cluster.
 ``summary.py`` makes the metrics, remarks and the report. ``results.py`` writes the results and reads them back.
-``again.py`` goes on from an earlier run.
+``place.py`` places the rows of a file. ``again.py`` goes on from an earlier run.
 
 The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` and ``log/`` (training),
 ``embeddings.npy``, ``hierarchy.npz``, ``clusters.csv``, ``clusters.json``, ``known.npz`` (what was told),
@@ -18,6 +18,7 @@ The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` a
 from diffclust.runs.again import tell_again
 from diffclust.runs.fit import fit_run
 from diffclust.runs.folder import SETTINGS
+from diffclust.runs.place import place_file
 from diffclust.runs.results import Run, clusters_csv, load_run
 
-__all__ = ["SETTINGS", "Run", "clusters_csv", "fit_run", "load_run", "tell_again"]
+__all__ = ["SETTINGS", "Run", "clusters_csv", "fit_run", "load_run", "place_file", "tell_again"]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import diffclust
 from diffclust import training
+from diffclust.files import write_atomically
 from diffclust.knowledge import Knowledge
 from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
 from diffclust.partition import Partition, check_n_clusters, partition
@@ -26,6 +27,7 @@ from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, wri
 from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
 from diffclust.tables import Table
+from diffclust.tables.texts import vectors_file
 
 COLD_STEPS = training.TrainingConfig.n_steps  # of trainings that do not start with the weights of an earlier run
 
@@ -116,6 +118,9 @@ def fit_run(
         def make_folder() -> None:
             if training.is_first_rank():
                 lock.enter_context(prepare(folder, settings, resume))
+                if table.texts is not None and table.encoding is not None:  # a resumed run need not embed them again
+                    path = vectors_file(folder, table.texts, table.encoding["model"])
+                    write_atomically(path, lambda file: np.save(file, table.features))
 
         last = folder / training.LAST
         module = training.fit(

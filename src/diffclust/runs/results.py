@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import json
 import zipfile
 import zlib
@@ -27,7 +28,7 @@ from diffclust.solvers.points import nearest_points
 from diffclust.tables import read_table
 from diffclust.tables.cells import is_anndata
 from diffclust.tables.columns import Encoding
-from diffclust.tables.frames import is_frame
+from diffclust.tables.frames import as_frame, is_frame
 
 MEASURED_ROWS = 5000  # the usual distance between neighbours is measured on at most this many rows
 
@@ -102,8 +103,37 @@ class Run:
         nearest = self._nearest(embedded)
         distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[nearest], axis=1)
         return Placed(
-            self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance()
+            self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance
         )
+
+    def place_frame(self, frame: Any) -> Any:
+        """A data frame of new rows → a data frame of their clusters; rows as in :meth:`cluster`, possibly none.
+
+        It is what a map over the partitions of Dask, Ray Data or Spark calls.
+
+        Returns:
+            A pandas DataFrame with the index of ``frame``, and columns cluster, name, confidence, novelty, id (where
+            the run has ids) and unlike.
+        """
+        import pandas as pd
+
+        if len(frame) == 0:
+            none = Placed(np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0, bool))
+            return pd.DataFrame(self.placed_columns(none, [] if self.encoding.get("id") else None))
+        table = read_table(frame, at_least=1, encoding=self.encoding)
+        index = as_frame(frame).index
+        return pd.DataFrame(self.placed_columns(self.place(table.features), table.row_names), index=index)
+
+    def placed_columns(self, placed: Placed, row_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The columns of the table that :meth:`place_frame` and ``diffclust cluster`` make."""
+        return {
+            "cluster": placed.clusters,
+            "name": np.array(self.names, str)[placed.clusters],
+            "confidence": placed.confidence,
+            "novelty": placed.novelty,
+            **({} if row_names is None else {"id": np.array(row_names, str)}),
+            "unlike": placed.unlike,
+        }
 
     def _embed(self, x: Any) -> NDArray[np.float32]:
         if is_frame(x) or is_anndata(x):
@@ -113,6 +143,7 @@ class Run:
     def _nearest(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
         return nearest_points(self.embeddings, embedded, "euclidean")
 
+    @functools.cached_property
     def _usual_distance(self) -> float:
         """Twice the distance from its nearest other row that 99 % of the rows stay below."""
         from sklearn.neighbors import NearestNeighbors
@@ -195,17 +226,22 @@ def clusters_csv(
     confidence: NDArray[np.float64],
     novelty: NDArray[np.float64],
     row_names: Sequence[str] | None = None,
+    first_row: int = 0,
     **more: Iterable[Any],
 ) -> str:
-    """The text of ``clusters.csv``: a line for each row. The ids of rows and the columns in ``more`` come last."""
+    """The text of ``clusters.csv``: a line for each row. The ids of rows and the columns in ``more`` come last.
+
+    Rows are counted from ``first_row``, and only row 0 comes after a header.
+    """
     if row_names is not None:
         more = {"id": row_names, **more}
     columns = zip(clusters, confidence, novelty, *more.values(), strict=True)
     lines = (
         [row, cluster, names[cluster], f"{sure:.4f}", f"{new:.4f}", *others]
-        for row, (cluster, sure, new, *others) in enumerate(columns)
+        for row, (cluster, sure, new, *others) in enumerate(columns, first_row)
     )
-    return csv_text(["row", "cluster", "name", "confidence", "novelty", *more], lines)
+    header = ["row", "cluster", "name", "confidence", "novelty", *more]
+    return csv_text(None if first_row else header, lines)
 
 
 def load_run(folder: str | Path, backbone: Any = None) -> Run:

@@ -6,7 +6,17 @@ labels and pairs. ``table.py`` is what all of them return.
 """
 
 from diffclust.tables.known import encode_labels, read_labels, read_pairs
-from diffclust.tables.read import FORMATS, read_table
+from diffclust.tables.read import FORMATS, read_pieces, read_table
 from diffclust.tables.table import UNKNOWN, Table, listed
 
-__all__ = ["FORMATS", "UNKNOWN", "Table", "encode_labels", "listed", "read_labels", "read_pairs", "read_table"]
+__all__ = [
+    "FORMATS",
+    "UNKNOWN",
+    "Table",
+    "encode_labels",
+    "listed",
+    "read_labels",
+    "read_pairs",
+    "read_pieces",
+    "read_table",
+]

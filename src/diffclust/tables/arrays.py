@@ -20,8 +20,7 @@ FORMATS = (".npy", ".npz")
 def read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Features, and the labels of the array ``key`` of an ``.npz``; None without a key."""
     if ending(path) == ".npy":
-        if key is not None:
-            raise ValueError(f"labels={key!r}: {path} has no columns. Give a file with a label for each row.")
+        refuse_key(path, key)
         return load_array(path), None
     with load_arrays(path) as arrays:
         names = list(arrays)
@@ -35,6 +34,12 @@ def read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any]
         if not usual and len(others) != 1:
             raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: name the features 'x'.")
         return member(arrays, (usual or others)[0], path), labels
+
+
+def refuse_key(path: Path, key: str | None) -> None:
+    """A ValueError if labels of an ``.npy`` file are asked for."""
+    if key is not None:
+        raise ValueError(f"labels={key!r}: {path} has no columns. Give a file with a label for each row.")
 
 
 def _read_sparse(path: Path, key: str | None) -> NDArray[Any]:
@@ -74,10 +79,10 @@ def _numpy_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def load_array(path: Path) -> NDArray[Any]:
-    """The array of an ``.npy`` file."""
+def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
+    """The array of an ``.npy`` file, in memory or mapped to it."""
     with _numpy_errors(path):
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, "r" if mapped else None, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} holds several arrays: its name should end in .npz.")
     return array

@@ -130,12 +130,10 @@ def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tup
     Raises:
         ValueError: a column mixes numbers and words, or there is no column that can be used.
     """
-    if id_column is not None and id_column not in frame.columns:
-        raise ValueError(f"{source} has no column {id_column!r}. It has {listed(list(map(str, frame.columns)))}.")
     if not frame.columns.is_unique:
         twice = list(map(str, frame.columns[frame.columns.duplicated()]))
         raise ValueError(f"{source} has several columns of the name {listed(twice)}. Rename them.")
-    found = id_column if id_column is not None else _find_id(frame)
+    found = choose_id(frame, source, id_column)
     used: list[Column] = []
     said: dict[str, list[str]] = defaultdict(list)
     if found is not None and not str(found).startswith("Unnamed: "):
@@ -150,6 +148,17 @@ def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tup
     if not used:
         raise ValueError(" ".join([f"{source} has no column of features.", *sentences]))
     return Encoding(used, found), sentences
+
+
+def choose_id(frame: Any, source: str, id_column: str | None = None) -> Any:
+    """The column that names the rows: the given one, or one that is found, or None.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    if id_column is not None and id_column not in frame.columns:
+        raise ValueError(f"{source} has no column {id_column!r}. It has {listed(list(map(str, frame.columns)))}.")
+    return id_column if id_column is not None else _find_id(frame)
 
 
 def row_names(frame: Any, encoding: Encoding) -> list[str] | None:

@@ -23,6 +23,20 @@ def read_frame(path: Path, text_columns: Collection[str] = ()) -> Any:
     return read_parquet(path) if ending(path) == ".parquet" else _read_csv(path, text_columns)
 
 
+def read_pieces(path: Path, text_columns: Collection[str], n_rows: int) -> Iterator[Any]:
+    """The table of a file in pieces of at most so many rows; memory holds one of them."""
+    if ending(path) != ".parquet":
+        with _read_csv(path, text_columns, chunksize=n_rows) as pieces, _parser_errors(path):
+            yield from pieces
+        return
+    with _parser_errors(path):
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(n_rows):
+                yield batch.to_pandas()
+
+
 def looks_like_id(name: Any) -> bool:
     """Whether a column is named like an id."""
     return _ID_NAME.fullmatch(str(name).strip()) is not None
@@ -44,7 +58,7 @@ def read_parquet(path: Path) -> Any:
         return pd.read_parquet(path)
 
 
-def _read_csv(path: Path, text_columns: Collection[str]) -> Any:
+def _read_csv(path: Path, text_columns: Collection[str], chunksize: int | None = None) -> Any:
     with _parser_errors(path) as pd:
         with _open_text(path) as file:
             line = first_line(file)
@@ -60,6 +74,7 @@ def _read_csv(path: Path, text_columns: Collection[str]) -> Any:
             low_memory=False,
             encoding="utf-8-sig",
             skipinitialspace=True,
+            chunksize=chunksize,
         )
 
 

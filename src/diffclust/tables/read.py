@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.tables import arrays, cells, frames, pictures
-from diffclust.tables.columns import Encoding, category_texts, choose_columns, row_names
+from diffclust.tables.columns import Encoding, category_texts, choose_columns, choose_id, row_names
 from diffclust.tables.known import encode_labels, read_labels
 from diffclust.tables.table import Table, ending, listed
+from diffclust.tables.texts import TextColumn
 
 FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
 
 # What a file or a folder may be.
 TABLE, CELLS, PICTURES, ARRAYS = "a table with columns", "an .h5ad file", "a folder of pictures", "an array"
-OPTION_OF = {"id_column": TABLE, "use_rep": CELLS, "image_size": PICTURES}
+OPTION_OF = {"id_column": TABLE, "text": TABLE, "use_rep": CELLS, "image_size": PICTURES}
 LABELS_OF_FOLDERS = {
     ARRAYS: "Give a file with a label for each row.",
     PICTURES: "Put pictures into folders named by their class, or give a .csv file of file names and labels.",
@@ -32,6 +34,7 @@ def read_table(
     *,
     id_column: str | None = None,
     use_rep: str | None = None,
+    text: str | TextColumn | None = None,
     image_size: int | None = None,
     encoding: dict[str, Any] | None = None,
 ) -> Table:
@@ -46,6 +49,7 @@ def read_table(
         at_least: the smallest number of rows that is accepted.
         id_column: the column of the table that names the rows; None looks for one.
         use_rep: what stands for cells, see :func:`diffclust.tables.cells.represent`.
+        text: the column whose texts become vectors. All others, but those of labels and ids, are left out.
         image_size: the longer side of pictures, see :func:`diffclust.tables.pictures.read_pictures`.
         encoding: of an earlier table, ``Table.encoding``: the rows are treated as those were. ``{"kind": "array"}``
             takes every column as numbers.
@@ -55,12 +59,16 @@ def read_table(
     """
     label_file = Path(labels) if labels is not None and _is_label_file(Path(labels)) else None
     column = labels if label_file is None else None
+    if isinstance(text, str):
+        text = TextColumn(text)
+    elif text is None and encoding is not None and encoding["kind"] == "text":
+        text = TextColumn.from_dict(encoding)
     if frames.is_frame(data):
-        table = read_columns(frames.as_frame(data), "The data frame", column, id_column, encoding)
+        table = read_columns(frames.as_frame(data), "The data frame", column, id_column, text, encoding)
     elif cells.is_anndata(data):
         table = read_cells(data, "adata", column, use_rep, encoding)
     else:
-        options = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size}
+        options: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": text}
         table = _read_path(Path(data), column, {name: o for name, o in options.items() if o is not None}, encoding)
     table = _checked(table, at_least)
     if label_file is None:
@@ -68,6 +76,51 @@ def read_table(
     if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
         return _labelled(table, pictures.labels_by_name(label_file, table.row_names, table.source), labels)
     return _labelled(table, read_labels(label_file, len(table)), labels)
+
+
+def read_pieces(
+    path: Path,
+    labels: str | None,
+    n_rows: int,
+    *,
+    text: TextColumn | None = None,
+    encoding: dict[str, Any],
+) -> Iterator[Table]:
+    """The rows of a file in tables of at most ``n_rows``, treated as ``encoding`` says; a column of labels is left out.
+
+    Csv, parquet and .npy files are read in pieces. Other forms are one piece.
+
+    Raises:
+        ValueError: as :func:`read_table`; rows are counted within a piece, and the message says where it begins.
+    """
+    if not path.is_file() or ending(path) not in (*frames.FORMATS, ".npy"):
+        yield read_table(path, labels, at_least=1, text=text, encoding=encoding)
+        return
+    first = 0
+    for piece in _pieces(path, labels, n_rows, text, encoding):
+        source = f"{path}, from row {first} on" if first else str(path)
+        if frames.is_frame(piece):
+            table = read_columns(piece, source, labels, None, text, encoding)
+        else:
+            table = _unlabelled(piece, source)
+        yield _checked(table, 1)
+        first += len(table)
+    if first == 0:
+        raise ValueError(f"{path} has 0 rows.")
+
+
+def _pieces(
+    path: Path, labels: str | None, n_rows: int, text: TextColumn | None, encoding: dict[str, Any]
+) -> Iterator[Any]:
+    if ending(path) == ".npy":
+        arrays.refuse_key(path, labels)
+        array = arrays.load_array(path, mapped=True)
+        yield from (array[first : first + n_rows] for first in range(0, len(array), n_rows))
+        return
+    # Texts stay texts in every piece, even where all of its values look like numbers.
+    texts = {column["name"] for column in encoding.get("columns", ()) if column["kind"] == "category"}
+    texts |= {name for name in (labels, encoding.get("id"), text.name if text else None) if name is not None}
+    yield from frames.read_pieces(path, texts, n_rows)
 
 
 def _is_label_file(path: Path) -> bool:
@@ -80,9 +133,11 @@ def _read_path(path: Path, column: str | None, options: dict[str, Any], encoding
     form = _form_of(path)
     for name, value in options.items():
         if OPTION_OF[name] != form:
+            value = value.name if isinstance(value, TextColumn) else value
             raise ValueError(f"{name}={value!r} is for {OPTION_OF[name]}, but {path} is {form}.")
     if form == TABLE:
-        texts = [name for name in (column, options.get("id_column")) if name is not None]
+        text_columns = (column, options.get("id_column"), options["text"].name if "text" in options else None)
+        texts = [name for name in text_columns if name is not None]
         return read_columns(frames.read_frame(path, texts), str(path), column, **options, encoding=encoding)
     if form == CELLS:
         return read_cells(cells.read_anndata(path), str(path), column, **options, encoding=encoding)
@@ -127,7 +182,12 @@ def _other_kind(form: str, source: Any, encoding: dict[str, Any]) -> ValueError:
 
 
 def read_columns(
-    frame: Any, source: str, labels: str | None, id_column: str | None = None, encoding: dict[str, Any] | None = None
+    frame: Any,
+    source: str,
+    labels: str | None,
+    id_column: str | None = None,
+    text: TextColumn | None = None,
+    encoding: dict[str, Any] | None = None,
 ) -> Table:
     """A pandas DataFrame as a table."""
     found = None
@@ -139,6 +199,9 @@ def read_columns(
     frame = frame.rename(columns=str)
     if len(frame) == 0:
         raise ValueError(f"{source} has 0 rows.")
+    if text is not None:
+        table = _read_texts(frame, source, text, id_column)
+        return table if found is None else _labelled(table, found, labels)
     if encoding is None:
         chosen, sentences = choose_columns(frame, source, id_column)
     elif encoding["kind"] == "array":
@@ -183,6 +246,24 @@ def read_cells(
         groupings=cells.groupings(adata, labels),
     )
     return table if found is None else _labelled(table, found, labels)
+
+
+def _read_texts(frame: Any, source: str, text: TextColumn, id_column: str | None) -> Table:
+    """A pandas DataFrame of which one column is read."""
+    features, texts = text.transform(frame, source)
+    others = frame.drop(columns=text.name)
+    text = replace(text, id=choose_id(others, source, id_column) if text.id is None else text.id)
+    left_out = [repr(name) for name in others.columns if name != text.id]
+    sentences = [f"Column {text.name!r} is read by the model {text.model!r}, as {features.shape[1]} numbers a text."]
+    sentences += [f"Other columns are left out: {listed(left_out)}."] if left_out else []
+    return _unlabelled(
+        features,
+        source,
+        row_names=row_names(others, Encoding([], text.id)),
+        encoding=text.to_dict(),
+        sentences=sentences,
+        texts=texts,
+    )
 
 
 def _unlabelled(features: NDArray[Any], source: str, **more: Any) -> Table:

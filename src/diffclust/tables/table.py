@@ -31,6 +31,7 @@ class Table:
         measured: a matrix, dense or sparse, with one row for each row, and the names of its columns: what clusters are
             described by where that is not the features, e.g. genes.
         groupings: by name, (n,) texts: other ways to group the rows, which the report can show as colours.
+        texts: the text of each row, where rows are texts.
     """
 
     features: NDArray[Any]
@@ -43,6 +44,7 @@ class Table:
     sentences: Sequence[str] = ()
     measured: tuple[Any, list[str]] | None = None
     groupings: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    texts: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.features)

@@ -216,14 +216,14 @@ class ForestData(pl.LightningDataModule):
         self.sets["training"] = x, torch.where(lent >= 0, lent, labels)
 
     def _n_labelled(self) -> int:
-        return max(1, round(self.config.labelled_fraction * self.config.batch_size / self.copies))
+        return max(1, round(self.config.labelled_fraction * int(self.config.batch_size) / self.copies))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Batches like those of training, ``rows`` in turn and the same ``others`` always.
 
         Left out are a short last one, and those without a label, which have no score.
         """
-        size = self.config.batch_size
+        size = int(self.config.batch_size)
         rng = np.random.default_rng([self.config.seed, 1])
         n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
         others = rng.choice(others, n_others, replace=False)
@@ -244,7 +244,7 @@ class ForestData(pl.LightningDataModule):
 
     def rows_of_step(self, step: int) -> Tensor:
         config = self.config
-        size = min(max(1, config.batch_size // self.copies), len(self.labelled) + len(self.unlabelled))
+        size = min(max(1, int(config.batch_size) // self.copies), len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
         if self.nearest is None:
             return torch.from_numpy(np.tile(rows, config.views))

@@ -113,7 +113,7 @@ def fit_many(
             enable_model_summary=False,
             plugins=[WholeCheckpoints()],
         )
-        small = all(needs_one_thread(each, rows, each.config.batch_size) for each in members)
+        small = all(needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)
         with interruptible(rank_group), one_thread(small):
             trainer.fit(
                 fleet,

@@ -123,7 +123,7 @@ def fit(
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
             ranks.prepare_process_group(trainer)
-            with interruptible(rank_group), one_thread(needs_one_thread(module, rows, config.batch_size)):
+            with interruptible(rank_group), one_thread(needs_one_thread(module, rows, int(config.batch_size))):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
                 )

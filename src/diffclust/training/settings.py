@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from diffclust.backbones import is_image
+from diffclust.cuts import MANY_CLUSTERS
 from diffclust.frameworks import is_integer
 from diffclust.knowledge import Knowledge
 
@@ -66,8 +67,8 @@ class TrainingConfig:
         views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
         neighbours: each row of a batch comes with one of so many nearest others of it (in the scaled input), and the
             two must link unless their labels differ; 0 for none. It is to tables what augmented views are to images.
-            "auto" is 15 for tables with labels, and 0 for pairs, for images, and where an average cluster has fewer
-            than 100 rows.
+            "auto" is 15 for tables with labels, and 0 for pairs, for images, for more than 20 clusters, and where an
+            average cluster has fewer than 100 rows.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
             epsilon "auto" is 0.5, and 2 for images.
         noise_start: the noise of the first step as a share of epsilon, to which it grows (or falls) until the last
@@ -75,6 +76,7 @@ class TrainingConfig:
             epsilon is "auto".
         reachability: trains on the mutual reachability of that many neighbours instead of on the similarity itself.
         batch_size: rows of a batch, over all ranks together; large batches find the classes that are never labelled.
+            "auto" is 256, and 512 for more than 20 clusters, of which 256 rows show too little each.
         labelled_fraction: share of every batch that is labelled, as far as there are labels.
         least_labels: a class with fewer labelled rows lends its label, in training, to unlabelled rows in its middle,
             until it has so many (or a fifth of an average cluster); 1 lends none. See
@@ -111,7 +113,7 @@ class TrainingConfig:
     similarity: Any = "sqeuclidean"
     must_link_first: bool = False
     reachability: int | None = None
-    batch_size: int = 256
+    batch_size: int | str = "auto"
     labelled_fraction: float = 0.2
     least_labels: int = 5
     n_steps: int = 300
@@ -132,11 +134,13 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = "views n_draws batch_size least_labels n_steps validate_every num_nodes"
+        counts = "views n_draws least_labels n_steps validate_every num_nodes"
         for name in counts.split():
             _check(self, name, _is_count(getattr(self, name)), "an integer, at least 1")
-        width, neighbours = self.embedding_dim, self.neighbours
-        _check(self, "embedding_dim", width == "auto" or _is_count(width), "an integer, at least 1, or 'auto'")
+        for name in ("embedding_dim", "batch_size"):
+            value = getattr(self, name)
+            _check(self, name, value == "auto" or _is_count(value), "an integer, at least 1, or 'auto'")
+        neighbours = self.neighbours
         is_number = neighbours == 0 or _is_count(neighbours)
         _check(self, "neighbours", neighbours == "auto" or is_number, "an integer, at least 0, or 'auto'")
         _check(self, "neighbours", neighbours in ("auto", 0) or self.views == 1, "0 with views above 1")
@@ -207,11 +211,14 @@ class TrainingConfig:
             # Half as many again: room for classes that nobody labelled. Training forgives too large a number.
             changes["n_clusters"] = min(max(-(-3 * knowledge.min_clusters // 2), 2), knowledge.max_clusters)
         k = changes.get("n_clusters", self.n_clusters)
+        many = k is not None and k > MANY_CLUSTERS
         if self.embedding_dim == "auto" and k is not None:
-            changes["embedding_dim"] = 16 if k <= 20 else 64
+            changes["embedding_dim"] = 64 if many else 16
+        if self.batch_size == "auto" and k is not None:
+            changes["batch_size"] = 512 if many else 256
         if self.neighbours == "auto" and k is not None and knowledge is not None:
             useful = not image and self.views == 1 and knowledge.all_apart and knowledge.n_points >= 100 * k
-            changes["neighbours"] = NEIGHBOURS if useful and self.objective == "forest" else 0
+            changes["neighbours"] = NEIGHBOURS if useful and not many and self.objective == "forest" else 0
         return dataclasses.replace(self, **changes)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,62 @@
+"""The loss inside sentence-transformers' own trainer, on a tiny model that is made here. Nothing is downloaded."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+import diffclust as dc
+from tickets import make_model, tickets
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+
+@pytest.fixture
+def tiny_model(tmp_path):
+    return make_model(tmp_path / "bert")
+
+
+def score(model, texts, topics):
+    vectors = model.encode(texts, show_progress_bar=False)
+    return adjusted_rand_score(topics, KMeans(3, n_init=3, random_state=0).fit_predict(vectors))
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_trainer_learns_topics_from_few_labels(tiny_model, tmp_path, views):
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("accelerate")
+    from diffclust.sentence_transformers import PartialFenchelYoungLoss
+
+    texts, topics = tickets(96)
+    labels = np.where(np.arange(96) < 24, topics, -1)
+    columns = {f"text{number}": texts for number in range(views)}
+    arguments = sentence_transformers.SentenceTransformerTrainingArguments(
+        str(tmp_path / "trained"), per_device_train_batch_size=48, max_steps=30, learning_rate=3e-3,
+        report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True, seed=0,
+    )  # fmt: skip
+    new_texts, new_topics = tickets(60, seed=1)
+    before = score(tiny_model, new_texts, new_topics)
+    trainer = sentence_transformers.SentenceTransformerTrainer(
+        tiny_model,
+        arguments,
+        train_dataset=datasets.Dataset.from_dict({**columns, "label": labels.tolist()}),
+        loss=PartialFenchelYoungLoss(tiny_model, n_clusters=3, seed=0),
+    )
+    trainer.train()
+    assert score(tiny_model, new_texts, new_topics) == 1.0 > before
+
+
+def test_loss_is_that_of_the_embeddings_and_columns_are_views(tiny_model):
+    from diffclust.sentence_transformers import PartialFenchelYoungLoss
+
+    texts, topics = tickets(12)
+    labels = torch.from_numpy(np.where(np.arange(12) < 6, topics, -1))
+    tiny_model.eval()
+    tokens = tiny_model.preprocess(texts)
+    embeddings = tiny_model(tokens)["sentence_embedding"]
+    loss = PartialFenchelYoungLoss(tiny_model, 3, seed=4)
+    assert torch.equal(loss([tokens], labels), dc.nn.PartialFenchelYoungLoss(3, seed=4)(embeddings, labels))
+    pairs = dc.Constraints.from_pairs(24, [(row, 12 + row) for row in range(12)])
+    alone = PartialFenchelYoungLoss(tiny_model, 3, seed=4)([tokens, tokens], torch.full((12,), -1))
+    assert torch.equal(alone, dc.nn.PartialFenchelYoungLoss(3, seed=4)(torch.cat([embeddings, embeddings]), pairs))
