@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import diffclust
 
 ROOT = Path(__file__).resolve().parent.parent
-FOR_USERS = ("torch", "jax", "fit", "cells", "neighbors", "metric-learning")  # extras
+FOR_USERS = ("torch", "jax", "fit", "cells", "text", "neighbors", "metric-learning")  # extras
 NOT_IMPORTED = ("torch", "lightning", "jax", "numba", "scipy", "sklearn")
 # The modules of the package that need an optional framework are left to their own tests.
 MODULES = ["diffclust", *(m.name for m in pkgutil.walk_packages(diffclust.__path__, "diffclust."))]
@@ -172,7 +172,12 @@ def test_a_call_does_not_come_back_to_a_file_that_it_has_left():
 
 
 # Name of a package where it is not that of the module, and those that come with another one.
-PACKAGES = {"PIL": "pillow", "pytorch_metric_learning": "pytorch-metric-learning", "sklearn": "scikit-learn"}
+PACKAGES = {
+    "PIL": "pillow",
+    "pytorch_metric_learning": "pytorch-metric-learning",
+    "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn",
+}
 COME_ALONG = {"threadpoolctl": "scikit-learn", "triton": "torch"}
 USED_IF_INSTALLED = {"scanpy"}
 USED_BY_OTHERS = {"pyarrow", "tensorboard", "faiss-cpu"}  # by pandas, by Lightning, and by name
