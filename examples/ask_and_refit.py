@@ -2,8 +2,8 @@
 Ask and refit
 =============
 
-Which rows should a person label next? ``dc.suggest`` names those whose answer would settle most. Each round asks for ten
-labels and trains again.
+Which rows should a person label next? ``dc.suggest`` names those whose answer would settle most. Each round asks for
+ten labels and trains again.
 """
 
 # %%
