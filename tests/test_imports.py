@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import diffclust
 
 ROOT = Path(__file__).resolve().parent.parent
-FOR_USERS = ("torch", "jax", "fit", "cells", "neighbors", "metric-learning")  # extras
+FOR_USERS = ("torch", "jax", "fit", "cells", "text", "neighbors", "metric-learning")  # extras
 NOT_IMPORTED = ("torch", "lightning", "jax", "numba", "scipy", "sklearn")
 # The modules of the package that need an optional framework are left to their own tests.
 MODULES = ["diffclust", *(m.name for m in pkgutil.walk_packages(diffclust.__path__, "diffclust."))]
@@ -65,7 +65,7 @@ def test_names_promised_by_the_design():
 def test_names_in_the_documentation_need_no_import_of_their_own():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     text = re.sub(r"https?://\S+", "", "\n".join(page.read_text("utf-8") for page in pages))
-    names = sorted(set(re.findall(r"\b(?:dc|diffclust)\.((?:\w+\.)*\w+)", text)))
+    names = sorted(set(re.findall(r"(?<!from )\b(?:dc|diffclust)\.((?:\w+\.)*\w+)", text)))
     assert {"training.fit", "metric_learning", "Hierarchy.from_points"} <= set(names)
     for name in names:
         first, *others = name.split(".")
@@ -116,12 +116,12 @@ ORDER = """
     __main__
     cli
     runs
-    answers
-    suggestions mistakes continuation cells
-    embedding metric_learning
+    cells
+    embedding metric_learning sentence_transformers
     report cluster bench
+    suggestions mistakes
     training partition
-    evidence confidence cuts
+    evidence confidence cuts continuation
     nn distributed backbones
     losses perturbed stability
     forest
@@ -133,6 +133,7 @@ ORDER = """
     solvers
     knowledge constraints noise
     labels metrics tables messages
+    answers
     frameworks files threads _typing
 """
 LINES = {name: number for number, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
@@ -171,7 +172,12 @@ def test_a_call_does_not_come_back_to_a_file_that_it_has_left():
 
 
 # Name of a package where it is not that of the module, and those that come with another one.
-PACKAGES = {"PIL": "pillow", "pytorch_metric_learning": "pytorch-metric-learning", "sklearn": "scikit-learn"}
+PACKAGES = {
+    "PIL": "pillow",
+    "pytorch_metric_learning": "pytorch-metric-learning",
+    "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn",
+}
 COME_ALONG = {"threadpoolctl": "scikit-learn", "triton": "torch"}
 USED_IF_INSTALLED = {"scanpy"}
 USED_BY_OTHERS = {"pyarrow", "tensorboard", "faiss-cpu"}  # by pandas, by Lightning, and by name

@@ -58,9 +58,21 @@ __all__ = [
 ]
 
 
+LAZY_MODULES = (
+    "cells",
+    "cluster",
+    "continuation",
+    "metric_learning",
+    "mistakes",
+    "nn",
+    "sentence_transformers",
+    "training",
+)
+
+
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in ("cells", "cluster", "metric_learning", "nn", "sentence_transformers", "training"):
+    if name in LAZY_MODULES:
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run

@@ -11,12 +11,10 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from diffclust.files import csv_text, from_spreadsheet
-from diffclust.mistakes import Suspect, SuspectPair
-from diffclust.suggestions import PairQuestion, RowQuestion
 
-Question = RowQuestion | PairQuestion | Suspect | SuspectPair
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
 UNSURE = ("", "unsure", "?")  # no answer
@@ -37,16 +35,17 @@ class Answers:
     cannot_link: Sequence[tuple[int, int]] = ()
 
 
-def questions_csv(questions: Iterable[Question], row_names: Sequence[str] | None = None) -> str:
+def questions_csv(questions: Iterable[Any], row_names: Sequence[str] | None = None) -> str:
     """The text of a .csv file with an empty column to fill in: ``label`` of rows, ``answer`` of pairs.
 
     Args:
-        questions: of :func:`diffclust.suggest`, or suspects of :mod:`diffclust.mistakes`; all rows or all pairs.
+        questions: named tuples of :func:`diffclust.suggest` or :mod:`diffclust.mistakes`; all rows or all pairs.
         row_names: ids of all rows, for the column ``id``.
 
     Returns:
         The text.
 
+    >>> from diffclust.suggestions import RowQuestion
     >>> print(questions_csv([RowQuestion(7, "new 1", 0.25, "why")], ["a"] * 8), end="")
     row,id,cluster,confidence,why,label
     7,a,new 1,0.2500,why,
@@ -103,12 +102,13 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
     >>> parse_answers("row,other,answer\n0,1,same\n1,2,different\n0,2,\n", "a.csv", 3)
     Answers(labels={}, must_link=[(0, 1)], cannot_link=[(1, 2)])
     """
-    lines = text.splitlines()
-    separator = max(",;\t", key=lines[0].count) if lines else ","
-    table = csv.DictReader(io.StringIO(text), delimiter=separator)
-    columns = set(table.fieldnames or ())
-    if "row" not in columns or not ("label" in columns or {"other", "answer"} <= columns):
+    header = text.partition("\n")[0]
+    separator = max(",;\t", key=header.count)
+    columns = [name.strip('" \r') for name in header.split(separator)]
+    if "row" not in columns or not ("label" in columns or {"other", "answer"} <= set(columns)):
         return None
+    table = csv.DictReader(io.StringIO(text), columns, delimiter=separator)
+    next(table, None)  # the header
     place = None if row_names is None else {name: row for row, name in enumerate(row_names)}
     labels: dict[int, str] = {}
     pairs: dict[str, list[tuple[int, int]]] = {SAME: [], DIFFERENT: []}
