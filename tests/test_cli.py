@@ -80,7 +80,7 @@ def test_help_reads_well(monkeypatch):
     groups = ["What is known", "--labels", "--must-link", "--clusters", "Training", "--steps", "The run", "--out"]
     assert [text.index(each) for each in groups] == sorted(text.index(each) for each in groups)
     assert "[default: auto]" in text
-    assert "[default: 300]" in text
+    assert "[default: 300, or 100 with --warm]" in text
     assert "\\[" not in text
     for line in call("cluster", "--help").output.splitlines():
         assert len(line) <= 110

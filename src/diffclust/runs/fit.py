@@ -242,7 +242,7 @@ def _choose_scored(
     """
     if truth is not None:
         return knowledge, np.where(knowledge.labels >= 0, -1, truth)
-    if not isinstance(holdout, float):
+    if isinstance(holdout, np.ndarray):
         return knowledge.forget(holdout), np.where(holdout, knowledge.labels, -1)
     return hold_out(knowledge, holdout, seed)
 
