@@ -9,8 +9,9 @@ index over all rows.
 
     python benchmarks/pairs.py OUT/*/pbmc-components.npz iris wine --seeds 0 --flip 0 0.1 0.2 --out results/pairs.csv
 
-With --flip, a share of the 500 pairs of each kind says the opposite. `ForestEmbedding` takes them as hard, those left
-out that contradict earlier ones (in random order), and with weights found automatically. A set is an .npz file, or a
+With --flip, a share of the 500 pairs of each kind says the opposite. The rows are clustered as they are, without
+training, by cut "auto": under hard pairs, those left out that contradict earlier ones (in random order), and with
+weights found automatically. A set is an .npz file, or a
 name of benchmarks/small_sets.py.
 """
 
@@ -98,7 +99,7 @@ def compare_flipped(
         start, found = time.process_time(), None
         row = {"set": title, "seed": seed, "flipped": share, "method": method, "ari": "", "cut": "error", "wrong": ""}
         try:
-            found = dc.cluster.ForestEmbedding(k, random_state=seed).fit(x, constraints=knowledge).partition_
+            found = partition(x, knowledge, k, cut="auto", seed=seed)
         except ValueError as error:
             print(error)
         if found is not None:
