@@ -298,6 +298,10 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         functools.partial(ask_means, "ask_names.csv"),
     ),
     (
+        "ask_warm.csv", "A warm start", "python benchmarks/ask.py warm --seeds 0 1 --out results", "ask.md",
+        functools.partial(ask_means, "ask_warm.csv"),
+    ),
+    (
         "points.csv", "Trees from points, two CPU cores",
         "python benchmarks/points.py --points 20000 --dimensions 2 16 64 --repeats 3 "
         "--peers fastcluster scikit_learn quitefastmst", "README.md", points,

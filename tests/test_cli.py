@@ -194,6 +194,20 @@ def test_pairs_only():
     assert "3 clusters of 24 rows: new 1 (8), new 2 (8), new 3 (8)" in result.stdout
 
 
+def test_pairs_that_may_be_wrong():
+    Path("must.csv").write_text("i,j,weight\n0,3,2\n1,4,2\n2,5,2\n6,9,2\n7,10,2\n0,1,1\n")
+    Path("cannot.csv").write_text("0,1\n0,2\n4,5\n")
+    options = ["--must-link", "must.csv", "--cannot-link", "cannot.csv", "--clusters", "3"]
+    result = call("fit", "x.npy", *options, "--steps", "3", "--draws", "3", "--device", "cpu", "--pair-weight", "2.5")
+    assert result.exit_code == 0, result.output
+    assert "1 of 9 pairs that may be wrong look wrong, the surest first: must-link 0 1." in result.stderr
+    assert "3 clusters of 24 rows: new 1 (8), new 2 (8), new 3 (8)" in result.stdout
+    assert fit("x.npy", *options, "--out", "second").exit_code == 0  # hard cannot-links beside soft must-links
+    wrong = fit("x.npy", *options, "--pair-weight", "sure", "--out", "third")
+    assert wrong.exit_code == 2
+    assert "must be hard, auto or a number from 0" in wrong.output
+
+
 def test_the_digits_are_the_default(monkeypatch):
     asked = {}
 

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 import diffclust as dc
 from diffclust import Knowledge, cuts
 from diffclust.confidence import expected_weights, neighbour_shares, witnesses
-from diffclust.evidence import hide_labels
+from diffclust.evidence import choose_cut, hide_labels
 from diffclust.partition import CUTS, partition
 
 
@@ -209,6 +209,16 @@ def test_without_labels_the_cut_that_agrees_with_the_others_is_taken():
     assert found.evidence.cut == max(found.evidence.agreement, key=found.evidence.agreement.get)
     assert found.evidence.agreement["k-means"] < found.evidence.agreement["forest"]
     assert dc.metrics.clustering_scores(truth, found.clusters)["ari"] == 1
+
+
+def test_cuts_of_embedding_and_input_count_the_same_however_many_there_are():
+    """Three cuts of the embedding agree on made-up clusters, as after training on too few labels."""
+    truth, made_up = np.repeat([0, 1], 6), np.arange(12) % 2
+    partitions = {"forest": made_up, "k-means": made_up, "gaussian": made_up}
+    partitions |= {"forest of the input": truth, "gaussian of the input": truth, "classifier of the input": made_up}
+    found = choose_cut(partitions, [], never, np.full(12, -1))
+    index = dc.metrics.clustering_scores(truth, made_up)["ari"]
+    assert found.agreement["forest"] == found.agreement["forest of the input"] == pytest.approx((1 + index) / 2)
 
 
 def test_with_pairs_nothing_is_hidden_and_cuts_still_agree():

@@ -42,7 +42,8 @@ class Evidence:
     Attributes:
         cut: the cut that was chosen.
         scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were.
-        agreement: of each cut, the mean adjusted Rand index with the cuts of the embedding; empty if one was given.
+        agreement: of each cut, the mean adjusted Rand index with the others, where those of the embedding and those of
+            the input count the same; empty if one was given.
         new_classes: the mean adjusted Rand index of the chosen cut over hidden rows alone; None where no class was
             hidden.
         weights: of what says how sure a row's cluster is, see :mod:`diffclust.confidence`.
@@ -155,7 +156,13 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         name: float(np.mean([adjusted_rand_score(labels[labelled], each[name][labelled]) for each in of_splits]))
         for name in (names if splits and len(np.unique(labels[labelled])) > 1 else ())  # of one class it says nothing
     }
-    agreement = {name: _agreement(name, partitions) for name in partitions}
+    # A classifier of the input is no reference: with few labels it agrees with nothing.
+    of_input = [name for name in partitions if name.endswith(OF_INPUT) and not name.startswith("classifier")]
+    of_embedding = [name for name in partitions if not name.endswith(OF_INPUT)]
+    across = {name: _agreement(name, of_embedding, partitions) for name in partitions}
+    agreement = across
+    if of_input:
+        agreement = {name: (across[name] + _agreement(name, of_input, partitions)) / 2 for name in partitions}
     chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
     speaking, right = [], []
     for split, found in zip(splits, of_splits, strict=True):
@@ -169,9 +176,8 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         speaking.append(confidence.witnesses(split.embedding, own, others, new, told)[:, hidden])
         right.append(belongs[hidden])
     n_hidden = sum(map(len, right))
-    # A classifier of the input is left out: with few labels it agrees with nothing.
-    of_input = [agreement[name] for name in agreement if name.endswith(OF_INPUT) and not name.startswith("classifier")]
-    weights = confidence.expected_weights(float(np.mean(of_input)) if of_input else confidence.USUAL_AGREEMENT)
+    similar = float(np.mean([across[name] for name in of_input])) if of_input else confidence.USUAL_AGREEMENT
+    weights = confidence.expected_weights(similar)
     if n_hidden:
         weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right), weights)
     hidden_scores = [
@@ -247,10 +253,11 @@ def matched_clusters(found: Labels, labels: Labels, known: Labels) -> Labels:
     return matched
 
 
-def _agreement(name: str, partitions: Mapping[str, Labels]) -> float:
+def _agreement(name: str, references: list[str], partitions: Mapping[str, Labels]) -> float:
+    """The mean adjusted Rand index of a cut with others; 0 where there are none."""
     from sklearn.metrics import adjusted_rand_score
 
-    others = [each for other, each in partitions.items() if other != name and not other.endswith(OF_INPUT)]
+    others = [partitions[other] for other in references if other != name]
     return float(np.mean([adjusted_rand_score(partitions[name], each) for each in others])) if others else 0.0
 
 
