@@ -181,6 +181,13 @@ def trust_k() -> str:
     return table(header, ([row[name] for name in columns] for row in read("trust_k.csv")))
 
 
+def pairs() -> str:
+    """The ARI of hard pairs and of pairs with automatic weights, by the share that is wrong."""
+    columns = ("set", "flipped", "method", "ari", "wrong")
+    header = ["set", "share that is wrong", "pairs", "ARI", "share that was found"]
+    return table(header, ([row[name] for name in columns] for row in read("pairs.csv")))
+
+
 def small_sets_k() -> str:
     """How often each rule finds the number of clusters, or one beside it."""
     rows = read("small_sets_k.csv")
@@ -283,6 +290,10 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "trust_k.csv", "Tables that nobody tuned for: the number of clusters",
         "python benchmarks/trust.py OUT/report/*.npz --seeds 12 13 --protocols half --choose-k "
         "--out results/trust_k.csv", "trust.md", trust_k,
+    ),
+    (
+        "pairs.csv", "Pairs of which some are wrong",
+        "python benchmarks/pairs.py SETS --seeds 0 --flip 0 0.1 0.2 --out results/pairs.csv", "pairs.md", pairs,
     ),
     (
         "ask.csv", "What to label next: queries to the target",
