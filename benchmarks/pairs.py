@@ -1,4 +1,4 @@
-"""Must-link and cannot-link pairs drawn from the truth: are they kept, is k reached, and do they help?
+"""Must-link and cannot-link pairs drawn from the truth: are they kept, do they help, and what if some are wrong?
 
     pip install --no-deps active-semi-supervised-clustering
     python benchmarks/pairs.py OUT/*/pbmc-components.npz OUT/*/bladder-components.npz --seeds 0 1 2
@@ -6,9 +6,18 @@
 First 200 random cases with 10 to 2,000 pairs: how many of the partitions have k clusters and satisfy all pairs. Then
 the .npz files (benchmarks/trust_sets.py), 500 pairs of each kind: `ForestEmbedding` beside PCKMeans, adjusted Rand
 index over all rows.
+
+    python benchmarks/pairs.py OUT/*/pbmc-components.npz iris wine --seeds 0 --flip 0 0.1 0.2 --out results/pairs.csv
+
+With --flip, a share of the 500 pairs of each kind says the opposite. The rows are clustered as they are, without
+training, by cut "auto": under hard pairs, those left out that contradict earlier ones (in random order), and with
+weights found automatically. A set is an .npz file, or a
+name of benchmarks/small_sets.py.
 """
 
 import argparse
+import csv
+import time
 import warnings
 from pathlib import Path
 
@@ -16,7 +25,9 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 import diffclust as dc
+from diffclust.constraints import consistent
 from diffclust.partition import partition
+from small_sets import load
 
 
 def pairs_of_truth(rng: np.random.Generator, y: np.ndarray, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -25,6 +36,13 @@ def pairs_of_truth(rng: np.random.Generator, y: np.ndarray, n_pairs: int) -> tup
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     same = y[pairs[:, 0]] == y[pairs[:, 1]]
     return pairs[same], pairs[~same]
+
+
+def load_set(name: str) -> tuple[np.ndarray, np.ndarray]:
+    if not name.endswith(".npz"):
+        return load(name)
+    with np.load(name) as data:
+        return data["X"].astype(np.float64), data["y"]
 
 
 def satisfied(clusters: np.ndarray, must: np.ndarray, cannot: np.ndarray) -> bool:
@@ -57,17 +75,69 @@ def pckmeans(x: np.ndarray, k: int, must: np.ndarray, cannot: np.ndarray, seed: 
     return model.labels_
 
 
+def compare_flipped(
+    title: str, x: np.ndarray, y: np.ndarray, seed: int, share: float, methods: list[str]
+) -> list[dict]:
+    """Hard pairs and pairs of automatic weight, of which a share is wrong."""
+    k, unknown = int(y.max()) + 1, np.full(len(x), -1)
+    rng = np.random.default_rng([seed, 6])
+    must, cannot = pairs_of_truth(rng, y, 200 * k + 20_000)
+    pairs = np.concatenate([must[:500], cannot[:500]])
+    wrong = np.zeros(len(pairs), bool)
+    wrong[rng.choice(len(pairs), round(share * len(pairs)), replace=False)] = True
+    same = (y[pairs[:, 0]] == y[pairs[:, 1]]) ^ wrong
+    order = rng.permutation(len(pairs))
+    kept = np.zeros(len(pairs), bool)
+    kept[order] = consistent(pairs[order], same[order])
+    known = {
+        "hard": dc.Knowledge.join(unknown, pairs[same & kept], pairs[~same & kept]),
+        "auto": dc.Knowledge.join(unknown, pairs[same], pairs[~same], must_weights="auto", cannot_weights="auto"),
+    }
+    rows = []
+    for method in methods:
+        knowledge = known[method]
+        start, found = time.process_time(), None
+        row = {"set": title, "seed": seed, "flipped": share, "method": method, "ari": "", "cut": "error", "wrong": ""}
+        try:
+            found = partition(x, knowledge, k, cut="auto", seed=seed)
+        except ValueError as error:
+            print(error)
+        if found is not None:
+            row |= {"ari": round(adjusted_rand_score(y, found.clusters), 4), "cut": found.evidence.cut}
+        if found is not None and found.knowledge.given is not None:
+            row["wrong"] = round(float(1 / (1 + np.exp(found.knowledge.given.must_weights[0]))), 3)
+        rows.append(row | {"seconds": round(time.process_time() - start, 1)})
+        print(*rows[-1].values(), flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="*", type=Path)
+    parser.add_argument("sets", nargs="*")
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--flip", nargs="+", type=float, help="shares of wrong pairs")
+    parser.add_argument("--methods", nargs="+", choices=["hard", "auto"], default=["hard", "auto"])
+    parser.add_argument("--out", type=Path, help="csv file of what --flip gives")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    sets = {Path(name).stem: load_set(name) for name in arguments.sets}
+    if arguments.flip:
+        rows = [
+            row
+            for title, (x, y) in sets.items()
+            for seed in arguments.seeds
+            for share in arguments.flip
+            for row in compare_flipped(title, x, y, seed, share, arguments.methods)
+        ]
+        if arguments.out:
+            with arguments.out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+        return
     print(f"k reached and all pairs satisfied: {random_cases(arguments.cases)} of {arguments.cases}", flush=True)
-    for path in arguments.sets:
-        with np.load(path) as data:
-            x, y = data["X"].astype(np.float64), data["y"]
+    for title, (x, y) in sets.items():
         k = int(y.max()) + 1
         for seed in arguments.seeds:
             rng = np.random.default_rng([seed, 6])
@@ -78,7 +148,7 @@ def main() -> None:
             ours = f"{adjusted_rand_score(y, model.labels_):.3f}"
             kept = satisfied(model.labels_, must, cannot) and model.n_clusters_ == k
             theirs = f"{adjusted_rand_score(y, pckmeans(x, k, must, cannot, seed)):.3f}"
-            print(f"{path.stem} seed {seed}: ours {ours} (kept: {kept}), PCKMeans {theirs}", flush=True)
+            print(f"{title} seed {seed}: ours {ours} (kept: {kept}), PCKMeans {theirs}", flush=True)
 
 
 if __name__ == "__main__":

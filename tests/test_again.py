@@ -137,6 +137,22 @@ def test_suspects_are_left_out_unless_they_are_confirmed(tmp_path):
     assert told.labels[7] == 0
 
 
+def test_the_report_shows_the_rows_that_it_asks_about(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(report, "write_report", lambda data, path: drawn.append(data))
+    fit(tmp_path / "columns", dataclasses.replace(make_table(), columns=["a", "b", "c", "d"]))
+    fit(tmp_path / "texts", dataclasses.replace(make_table(), texts=[f"text {row}" for row in range(N)]))
+    for data in drawn:
+        assert len(data.asked.rows) == 20
+        assert len(data.asked.pairs) == 10
+        assert set(data.asked.facts) == set(data.asked.all_rows())
+        assert list(data.cluster_names) == ["cat", "dog", "new 1", "new 2"]
+    row = drawn[0].asked.rows[0].row
+    values = {name: float(value) for name, value in drawn[0].asked.facts[row]}
+    assert values == pytest.approx(dict(zip("abcd", make_table().features[row], strict=True)), rel=1e-3)
+    assert drawn[1].asked.facts[row] == [("text", f"text {row}")]
+
+
 # ------------------------------------------------------------------------------------------------------------- weights
 
 

@@ -80,7 +80,7 @@ def test_help_reads_well(monkeypatch):
     groups = ["What is known", "--labels", "--must-link", "--clusters", "Training", "--steps", "The run", "--out"]
     assert [text.index(each) for each in groups] == sorted(text.index(each) for each in groups)
     assert "[default: auto]" in text
-    assert "[default: 300]" in text
+    assert "[default: 300, or 100 with --warm]" in text
     assert "\\[" not in text
     for line in call("cluster", "--help").output.splitlines():
         assert len(line) <= 110
@@ -192,6 +192,20 @@ def test_pairs_only():
     result = fit("x.npy", "--must-link", "must.csv", "--cannot-link", "cannot.csv", "--clusters", "3")
     assert result.exit_code == 0, result.output
     assert "3 clusters of 24 rows: new 1 (8), new 2 (8), new 3 (8)" in result.stdout
+
+
+def test_pairs_that_may_be_wrong():
+    Path("must.csv").write_text("i,j,weight\n0,3,2\n1,4,2\n2,5,2\n6,9,2\n7,10,2\n0,1,1\n")
+    Path("cannot.csv").write_text("0,1\n0,2\n4,5\n")
+    options = ["--must-link", "must.csv", "--cannot-link", "cannot.csv", "--clusters", "3"]
+    result = call("fit", "x.npy", *options, "--steps", "3", "--draws", "3", "--device", "cpu", "--pair-weight", "2.5")
+    assert result.exit_code == 0, result.output
+    assert "1 of 9 pairs that may be wrong look wrong, the surest first: must-link 0 1." in result.stderr
+    assert "3 clusters of 24 rows: new 1 (8), new 2 (8), new 3 (8)" in result.stdout
+    assert fit("x.npy", *options, "--out", "second").exit_code == 0  # hard cannot-links beside soft must-links
+    wrong = fit("x.npy", *options, "--pair-weight", "sure", "--out", "third")
+    assert wrong.exit_code == 2
+    assert "must be hard, auto or a number from 0" in wrong.output
 
 
 def test_the_digits_are_the_default(monkeypatch):

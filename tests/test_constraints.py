@@ -83,7 +83,7 @@ def in_framework(framework, array):
     return pytest.importorskip("jax.numpy").asarray(array)
 
 
-@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("framework", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("must_link_first", [True, False])
 def test_every_negative_label_is_unknown(framework, must_link_first):
     """-1 as in scikit-learn, -100 as torch's ignore_index, and any other; two of them are not one class."""

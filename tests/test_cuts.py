@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 import diffclust as dc
 from diffclust import Knowledge, cuts
@@ -55,6 +56,29 @@ def test_kmeans_without_knowledge_is_that_of_scikit_learn():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cut", [cuts.kmeans, cuts.spectral])
+def test_many_clusters_are_found_with_labels_of_a_few(cut):
+    """Labelled rows at the rim of their cluster are poor centres to start from."""
+    x, truth = blobs(3, n_classes=32, size=20, dim=5)
+    known = np.full(len(x), -1)
+    for label in range(8):
+        rows = np.flatnonzero(truth == label)
+        known[rows[np.argsort(x[rows, 0])[-2:]]] = label
+    found = cut(x, Knowledge.join(known), 32)
+    assert adjusted_rand_score(truth, found) > 0.95
+    for label in range(8):
+        assert len(np.unique(found[known == label])) == 1
+
+
+def test_smoothing_is_the_mean_over_neighbours_twice():
+    x = np.array([[0.0], [1.0], [10.0], [11.0]])
+    expected = x
+    with_neighbours = np.array([[0, 1, 2, 3]] * 4)  # of four rows, all are neighbours
+    for _ in range(2):
+        expected = expected[with_neighbours].mean(1)
+    np.testing.assert_allclose(cuts._smoothed(x), expected)
+
+
 def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
     for seed in range(40):
         rng = np.random.default_rng(seed)

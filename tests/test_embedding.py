@@ -322,6 +322,7 @@ def test_digits_with_100_labels():
     assert model.score(x_test, truth_test) > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:n_clusters=5, but the labels")
 @parametrize_with_checks(
     [make_model(5, n_steps=2, cut="forest")], expected_failed_checks=lambda estimator: EXPECTED_FAILURES

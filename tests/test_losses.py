@@ -238,7 +238,7 @@ def test_k_moves_into_the_range_of_the_batch_and_is_the_same_in_both_solves(fram
             function(array, known, k, strict=True, **options)
 
 
-@pytest.mark.parametrize("framework", [*CONVERT, "jax"])
+@pytest.mark.parametrize("framework", [*CONVERT, pytest.param("jax", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["labels", "pairs", "forest"])
 def test_more_clusters_than_points_are_as_many_as_there_can_be(framework, kind):
     """A rule of all losses: a batch may be smaller than k. Fewer than one cluster is a mistake."""

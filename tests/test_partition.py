@@ -77,6 +77,7 @@ def test_contradictions_are_explained():
 # -------------------------------------------------------------------------------------------------- guard, k and cuts
 
 
+@pytest.mark.slow
 def test_labelled_classes_keep_to_the_size_guard():
     x, known = outlier_of_a_class()
     for given, guard in ((1, 1), ("auto", 6), (5, 5)):

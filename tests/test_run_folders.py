@@ -179,6 +179,7 @@ def damage(folder, other, rng):
     return kind.__name__, name
 
 
+@pytest.mark.slow
 def test_200_corruptions_are_right_or_refused(home):
     rng = np.random.default_rng(16)
     places = call("cluster", "run", "new.npy").stdout
@@ -313,6 +314,7 @@ def assert_same_result(folder, other):
         assert (Path(folder) / name).read_bytes() == (Path(other) / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_corruptions_of_an_interrupted_run_are_right_or_refused(home):
     rng = np.random.default_rng(16)
     random = [kind for kind in (truncate, flip, blank, empty, swap) for _ in range(4)]
@@ -340,6 +342,7 @@ def test_corruptions_of_an_interrupted_run_are_right_or_refused(home):
     print(counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FILES[1:], MANIFEST])
 def test_the_way_out_leads_out(name, home):
     """--resume writes again what is damaged; a damaged checkpoint has to be deleted first."""

@@ -420,6 +420,7 @@ def test_no_cuda(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------ resume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["training", "embed", "score_methods", "write_run_report"])
 def test_a_run_that_failed_anywhere_goes_on_to_the_same_result(stop, tmp_path, monkeypatch):
     fit(tmp_path / "whole", holdout=0.25)

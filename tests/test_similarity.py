@@ -201,9 +201,10 @@ FRAMEWORKS = {
     "jax.jit": lambda *problem: value_and_gradient_in_jax(*problem, transform="jit"),
     "jax.vmap": lambda *problem: value_and_gradient_in_jax(*problem, transform="vmap"),
 }
+COMPILED = ("torch.compile", "jax", "jax.vmap")  # for seconds; "jax" compiles each operation by itself
 each_framework = pytest.mark.parametrize(
     "framework",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "torch.compile" else name for name in FRAMEWORKS],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in COMPILED)) for name in FRAMEWORKS],
 )
 
 

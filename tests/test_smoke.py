@@ -29,7 +29,7 @@ EXTRAS = os.environ.get("DIFFCLUST_EXTRAS") == "required"
 UNBOUND = {"mypy", "ruff", "selenium", "fast_hdbscan", "fastcluster", "palmerpenguins", "quitefastmst"}
 UNBOUND |= {"build", "codespell", "ipykernel", "myst-parser", "nbclient", "pydata-sphinx-theme", "sphinx"}
 UNBOUND |= {"sphinx-gallery", "twine"}
-UNBOUND |= {"bertopic", "polars", "scanpy"}  # whose users we adapt to
+UNBOUND |= {"accelerate", "bertopic", "dask", "datasets", "distributed", "polars", "ray", "scanpy"}  # peers
 RNG = np.random.default_rng(0)
 POINTS = np.concatenate([RNG.normal(centre, 0.3, size=(12, 3)) for centre in (-4, 0, 4)])
 LABELS = np.where(np.arange(36) % 3, -1, np.arange(36) // 12)
@@ -158,6 +158,19 @@ def test_cells():
     adata.obs["cell_type"] = np.where(LABELS < 0, "Unknown", "type " + LABELS.astype(str).astype(object))
     dc.cells.fit(adata, "cell_type", n_clusters=3, n_steps=10, cut="forest")
     assert adata.obs["diffclust"].tolist() == [f"type {number // 12}" for number in range(36)]
+
+
+def test_texts(tmp_path):
+    need("sentence_transformers")
+    from diffclust.tables.texts import embed_texts
+
+    with pytest.raises(ValueError, match=r"cannot be loaded: .*Give the name of a sentence-transformers model"):
+        embed_texts(["a text"], str(tmp_path / "no-such-model"))
+    torch = need("torch")
+    loss = dc.sentence_transformers.PartialFenchelYoungLoss(lambda x: {"sentence_embedding": x}, n_clusters=3, seed=0)
+    points = torch.tensor(POINTS, dtype=torch.float32, requires_grad=True)
+    loss([points], torch.as_tensor(LABELS)).backward()
+    assert bool(torch.isfinite(points.grad).all())
 
 
 def test_neighbors(capfd):

@@ -293,7 +293,8 @@ WRONG_PAIRS = {
     "missing": ("gone.csv", None, "does not exist"),
     "out of range": ("p.csv", "0,6\n", r"pair \(0, 6\) is out of range, rows are numbered 0 to 5"),
     "negative": ("p.csv", "0,-1\n", r"pair \(0, -1\) is out of range"),
-    "three": ("p.csv", "0,1,2\n", "line 1: expected two row numbers, got '0,1,2'"),
+    "four": ("p.csv", "0,1,2,3\n", "line 1: expected two row numbers and perhaps a weight, got '0,1,2,3'"),
+    "negative weight": ("p.csv", "0,1,-2\n", "line 1: expected two row numbers and perhaps a weight, got '0,1,-2'"),
     "word": ("p.csv", "i,j\n0,1\n0,x\n", "line 3: expected two row numbers"),
     "power": ("p.csv", "i,j\n0,²\n", "line 2: expected two row numbers"),
     "floats": ("p.npy", np.zeros((2, 2)), "must be integers"),
@@ -319,7 +320,9 @@ def test_integers_of_hundreds_of_digits(digits, tmp_path):
         read_table(table)
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
     pairs.write_text(f"0,1\n{number},1\n")
-    with pytest.raises(ValueError, match=r"pairs\.csv, line 2: expected two row numbers, got '9+\.\.\.'"):
+    with pytest.raises(
+        ValueError, match=r"pairs\.csv, line 2: expected two row numbers and perhaps a weight, got '9+\.\.\.'"
+    ):
         read_pairs(pairs, 2)
     table.write_text(f"u,v,k\n1,2,{number}\n4,3,7\n")
     assert read_table(table, "k").class_names == ["7", number]

@@ -506,6 +506,9 @@ def test_tables_with_enough_rows_have_neighbours_and_many_clusters_room():
         assert config.resolve(shape, knowledge).neighbours == 0
     assert TrainingConfig(n_clusters=20).resolve((5,), known).embedding_dim == 16
     assert TrainingConfig(n_clusters=21).resolve((5,), known).embedding_dim == 64
+    assert TrainingConfig(n_clusters=20).resolve((5,), known).batch_size == 256
+    assert TrainingConfig(n_clusters=21).resolve((5,), known).batch_size == 512
+    assert TrainingConfig(n_clusters=21, batch_size=64).resolve((5,), known).batch_size == 64
 
 
 @pytest.mark.parametrize(

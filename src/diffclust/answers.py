@@ -102,12 +102,13 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
     >>> parse_answers("row,other,answer\n0,1,same\n1,2,different\n0,2,\n", "a.csv", 3)
     Answers(labels={}, must_link=[(0, 1)], cannot_link=[(1, 2)])
     """
-    lines = text.splitlines()
-    separator = max(",;\t", key=lines[0].count) if lines else ","
-    table = csv.DictReader(io.StringIO(text), delimiter=separator)
-    columns = set(table.fieldnames or ())
-    if "row" not in columns or not ("label" in columns or {"other", "answer"} <= columns):
+    header = text.partition("\n")[0]
+    separator = max(",;\t", key=header.count)
+    columns = [name.strip('" \r') for name in header.split(separator)]
+    if "row" not in columns or not ("label" in columns or {"other", "answer"} <= set(columns)):
         return None
+    table = csv.DictReader(io.StringIO(text), columns, delimiter=separator)
+    next(table, None)  # the header
     place = None if row_names is None else {name: row for row, name in enumerate(row_names)}
     labels: dict[int, str] = {}
     pairs: dict[str, list[tuple[int, int]]] = {SAME: [], DIFFERENT: []}

@@ -20,7 +20,7 @@ from diffclust.answers import Answers, questions_csv, read_answers
 from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
-from diffclust.tables import Table, listed, read_pairs, read_table
+from diffclust.tables import Table, listed, read_pair_weights, read_pairs, read_table
 from diffclust.tables.texts import MODEL as TEXT_MODEL
 from diffclust.tables.texts import TextColumn
 
@@ -58,6 +58,26 @@ def _check_clusters(value: str | None) -> str | None:
     if value is not None and value != "auto" and not (value.isdecimal() and len(value) < 20 and int(value) >= 1):
         raise typer.BadParameter(f"must be a number from 1, or auto, got {value!r}.")
     return value
+
+
+def _check_weight(value: str) -> str:
+    try:
+        wrong = value not in ("hard", "auto") and not float(value) >= 0
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise typer.BadParameter(f"must be hard, auto or a number from 0, got {value!r}.")
+    return value
+
+
+def _pair_weights(path: Path | None, n_pairs: int, default: str) -> NDArray[np.float64] | None:
+    """Weights of the pairs, those of a file first, with a default where there are none; None: all are hard."""
+    number = {"hard": np.inf, "auto": np.nan}.get(default)
+    weights = np.full(n_pairs, float(default) if number is None else number)
+    in_file = None if path is None else read_pair_weights(path)
+    if in_file is not None:
+        weights[: len(in_file)] = np.where(np.isnan(in_file), weights[: len(in_file)], in_file)
+    return None if np.isinf(weights).all() else weights
 
 
 def _path(value: str | Path) -> Path:
@@ -100,7 +120,11 @@ MODEL = "The sentence-transformers model that reads texts: a name on the Hugging
     TEXT_MODEL
 )
 IMAGE_SIZE = "Longer side of pictures, in pixels." + _default("that of the files, at most 64")
-MUST_LINK = "Pairs of rows that belong together: two row numbers, counted from 0, on each line."
+MUST_LINK = (
+    "Pairs of rows that belong together: two row numbers, counted from 0, on each line, and perhaps a weight: log-odds "
+    "of being right."
+)
+PAIR_WEIGHT = "Weight of pairs that have none in their file: hard, a number, or auto: found. Soft pairs may be wrong."
 CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
 CUT = (
     f"How clusters are cut out of the embedding: {', '.join(repr(name) if ' ' in name else name for name in CUTS)}, "
@@ -141,6 +165,7 @@ def fit(
     image_size: Annotated[int | None, _known("PIXELS", IMAGE_SIZE, min=8)] = None,
     must_link: Annotated[Path | None, _known("FILE", MUST_LINK, parser=_path)] = None,
     cannot_link: Annotated[Path | None, _known("FILE", "Pairs of rows that belong apart.", parser=_path)] = None,
+    pair_weight: Annotated[str, _known("hard|auto|NUMBER", PAIR_WEIGHT, callback=_check_weight)] = "hard",
     more: Annotated[Path | None, _known("FILE", MORE, parser=_path)] = None,
     warm: Annotated[Path | None, _known("RUN", WARM, parser=_path)] = None,
     drop_suspects: Annotated[bool, _known(None, DROP, "--drop-suspects")] = False,
@@ -233,6 +258,8 @@ def fit(
         progress=not quiet,
         title=title,
         say=(lambda text: None) if quiet else _say,
+        must_weights=_pair_weights(must_link, len(pairs["must_link"]), pair_weight),
+        cannot_weights=_pair_weights(cannot_link, len(pairs["cannot_link"]), pair_weight),
         **pairs,
     )
     if result is not None:

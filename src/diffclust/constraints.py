@@ -4,13 +4,16 @@ Notation: the paper's M_Ω, see ``docs/notation.md``. Two forms are kept. The *l
 another negative number for unknown; solvers have a fast path for it. The *relation form* is an (n, n) int8 matrix, 1
 same, 0 different, -1 unknown, transitively closed. Pairs and matrices that say no more than labels do are turned into
 labels.
+
+Pairs and labels may be weighted. Those of infinite weight, the default, are hard, and have one of the two forms. All
+others are the *soft term* W, a matrix that is added to the similarity wherever constraints count.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +41,8 @@ class Constraints:
     Attributes:
         labels: the label form, integers (..., n), negative where unknown; or None.
         relation: the relation form, int8 (..., n, n), 1 same, 0 different, -1 unknown; or None.
+        soft: W (..., n, n), above 0 for pairs that are rather the same, below 0 for pairs that are rather different; or
+            None. A constrained solve is the best forest of Σ + W under the hard constraints.
 
     Example:
         >>> c = Constraints.from_pairs(4, must_link=[(0, 1), (1, 2)], cannot_link=[(2, 3)])
@@ -47,24 +52,27 @@ class Constraints:
 
     labels: Array = None
     relation: Array = None
+    soft: Array = None
 
     # ---------------------------------------------------------------------------------------------- constructors
 
     @classmethod
-    def from_labels(cls, labels: Array) -> Constraints:
+    def from_labels(cls, labels: Array, weights: Array = None) -> Constraints:
         """Points with the same label belong together, with different labels apart; -1 is unknown, as in scikit-learn.
 
         Args:
             labels: integers of shape (n,), or (..., n) for a batch of problems. Every negative one is unknown, so
                 torch's -100, too, and so is what a NumPy array masks. Torch tensors and JAX arrays stay where they are,
                 unread.
+            weights: of the labels' shape, how much each label counts, in units of the similarity; inf is hard, None is
+                hard for all. A pair of labels of which one is soft has the smaller of their weights.
 
         Returns:
             The constraints, in the label form.
 
         Raises:
             TypeError: labels are not integers.
-            ValueError: labels are empty, of a wrong shape, or need more than 64 bits.
+            ValueError: labels are empty, of a wrong shape, or need more than 64 bits; weights have another shape.
 
         Example:
             >>> Constraints.from_labels([0, 0, 1, -1]).max_clusters
@@ -82,7 +90,13 @@ class Constraints:
             labels = np.maximum(labels.astype(np.int64), UNKNOWN)
         if labels.ndim < 1 or labels.shape[-1] < 1:
             raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
-        return cls(labels=labels)
+        if weights is None:
+            return cls(labels=labels)
+        weights = check_weights("weights", weights, tuple(labels.shape)) if on_host else weights
+        if tuple(weights.shape) != tuple(labels.shape):
+            raise ValueError(f"weights must have the labels' shape {tuple(labels.shape)}, got {tuple(weights.shape)}.")
+        where, hard = namespace_of(labels).where, weights == float("inf")
+        return cls(labels=where(hard, labels, UNKNOWN), soft=_soft_labels(labels, weights))
 
     @classmethod
     def from_pairs(
@@ -90,35 +104,57 @@ class Constraints:
         n_points: int,
         must_link: Iterable[tuple[int, int]] | None = (),
         cannot_link: Iterable[tuple[int, int]] | None = (),
+        *,
+        must_weights: Array = None,
+        cannot_weights: Array = None,
     ) -> Constraints:
         """Pairs of points that belong to the same cluster, and pairs that belong to different clusters.
 
-        What follows is added (if 0-1 and 1-2 must link, so must 0-2).
+        What follows from hard pairs is added (if 0-1 and 1-2 must link, so must 0-2). A soft pair counts for each pair
+        of what hard must-links tie to its two points, and weights of several soft pairs add up. Soft pairs may
+        contradict each other. What hard pairs decide anyway, soft ones do not change.
 
         Args:
             n_points: number of points.
             must_link: pairs (i, j) of points of one cluster, or an array (m, 2).
             cannot_link: pairs (i, j) of points of different clusters, or an array (m, 2).
+            must_weights: how much each must-link counts, in units of the similarity: a number for all, or (m,) numbers
+                from 0; inf is hard. None is hard for all.
+            cannot_weights: the same of the cannot-links.
 
         Returns:
-            The constraints, in the label form where labels say as much.
+            The constraints, hard ones in the label form where labels say as much.
 
         Raises:
             TypeError: ``n_points`` or the numbers of points are not integers.
-            ValueError: a number is out of its range, or pairs contradict each other; the message names the chain of
-                must-links and the cannot-link that it runs into.
+            ValueError: a number is out of its range, or hard pairs contradict each other; the message names the chain
+                of must-links and the cannot-link that it runs into.
 
         Example:
             >>> Constraints.from_pairs(3, must_link=[(0, 2)]).matrix()[0].tolist()
             [1.0, nan, 1.0]
+            >>> Constraints.from_pairs(3, [(0, 1)], [(1, 2)], cannot_weights=2.0).soft[2].tolist()
+            [-2.0, -2.0, 0.0]
         """
         if not is_integer(n_points):
             raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
         if n_points < 1:
             raise ValueError(f"n_points must be at least 1, got {n_points}.")
-        must = _check_pairs("must_link", must_link, int(n_points))
-        cannot = _check_pairs("cannot_link", cannot_link, int(n_points))
-        return _from_closed_relation(_close(int(n_points), must, cannot))
+        must = check_pairs("must_link", must_link, int(n_points))
+        cannot = check_pairs("cannot_link", cannot_link, int(n_points))
+        if must_weights is None and cannot_weights is None:
+            return _from_closed_relation(_close(int(n_points), must, cannot))
+        weight = {
+            name: check_weights(name, np.inf if given is None else given, (len(pairs),))
+            for name, given, pairs in (("must_weights", must_weights, must), ("cannot_weights", cannot_weights, cannot))
+        }
+        hard_must, hard_cannot = np.isinf(weight["must_weights"]), np.isinf(weight["cannot_weights"])
+        relation = _close(int(n_points), must[hard_must], cannot[hard_cannot])
+        if hard_must.all() and hard_cannot.all():
+            return _from_closed_relation(relation)
+        pairs = np.concatenate([must[~hard_must], cannot[~hard_cannot]])
+        signed = np.concatenate([weight["must_weights"][~hard_must], -weight["cannot_weights"][~hard_cannot]])
+        return replace(_from_closed_relation(relation), soft=_soft_pairs(relation, pairs, signed))
 
     @classmethod
     def from_matrix(cls, matrix: Array) -> Constraints:
@@ -253,12 +289,13 @@ class Constraints:
         known = self._array
         if is_traced(points):
             known = namespace_of(points).asarray(known)  # NumPy arrays take no traced numbers
+        soft = None if self.soft is None else namespace_of(known).asarray(self.soft)[..., points, :][..., points]
         if self.relation is None:
-            return Constraints(labels=known[..., points])
-        return Constraints(relation=known[..., points, :][..., points])
+            return Constraints(labels=known[..., points], soft=soft)
+        return Constraints(relation=known[..., points, :][..., points], soft=soft)
 
     def agree(self, clustering: Array) -> Array:
-        """Whether clusterings agree with everything that is known.
+        """Whether clusterings agree with everything that is known and hard.
 
         Args:
             clustering: labels of shape (..., n).
@@ -313,10 +350,47 @@ def _count_groups(labels: Array) -> tuple[Array, Array]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+# Weights
+
+
+def check_weights(name: str, weights: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Weights from 0 to inf of this shape; one number stands for all."""
+    given = np.asarray(to_numpy(weights, name) if hasattr(weights, "shape") else weights)
+    if given.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be numbers from 0 to inf, got {given.dtype}.")
+    if given.shape not in ((), shape):
+        raise ValueError(f"{name} must be one number or have shape {shape}, got shape {given.shape}.")
+    if not (given >= 0).all():
+        raise ValueError(f"{name} must be from 0 to inf, got {given[~(given >= 0)].min()}.")
+    return np.broadcast_to(given.astype(np.float64), shape)
+
+
+def _soft_pairs(
+    relation: NDArray[np.int8], pairs: NDArray[np.intp], signed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """W: the sum of signed weights between two closures, for each pair of their points; 0 where hard pairs decide."""
+    n, leader = len(relation), (relation == SAME).argmax(-1)
+    between = np.zeros((n, n))
+    np.add.at(between, tuple(leader[pairs].T), signed)
+    between += between.T
+    return np.where(relation == UNKNOWN, between[leader][:, leader], 0.0)
+
+
+def _soft_labels(labels: Array, weights: Array) -> Array:
+    """W: plus or minus the smaller weight of two labels of which one is soft; nothing is read."""
+    xp = namespace_of(labels)
+    one, other = weights[..., :, None], weights[..., None, :]
+    least, known = xp.where(one < other, one, other), (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
+    counts = known & (least < float("inf")) & ~identity_mask(labels.shape[-1], labels)
+    return xp.where(counts, xp.where(labels[..., :, None] == labels[..., None, :], least, -least), 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------------------
 # Pairs
 
 
-def _check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
+def check_pairs(name: str, pairs: Iterable[tuple[int, int]] | None, n_points: int) -> NDArray[np.intp]:
+    """Pairs (m, 2) of numbers of points, or an error that says what is wrong."""
     _check_readable(name, pairs)
     array = np.asarray(to_numpy(pairs, name) if hasattr(pairs, "shape") else list(pairs or ()))
     if array.size == 0:
@@ -344,7 +418,7 @@ def join_knowledge(
         The group of each point, -1 where nothing is known of it; and which groups must stay apart.
     """
     n = len(labels)
-    must, cannot = _check_pairs("must_link", must_link, n), _check_pairs("cannot_link", cannot_link, n)
+    must, cannot = check_pairs("must_link", must_link, n), check_pairs("cannot_link", cannot_link, n)
     names, first = np.unique(labels[labels >= 0], return_index=True)
     first = np.flatnonzero(labels >= 0)[first]  # a point of each class
     rows = np.flatnonzero(labels >= 0)
@@ -389,26 +463,65 @@ def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[
 def _explain_contradiction(i: int, j: int, must: NDArray[np.intp]) -> str:
     if i == j:
         return f"Contradictory constraints: cannot_link has ({i}, {i}), but a point cannot be apart from itself."
-    neighbours: dict[int, list[int]] = {}
-    for a, b in must.tolist():
-        neighbours.setdefault(a, []).append(b)
-        neighbours.setdefault(b, []).append(a)
-    came_from = {i: i}
-    queue = deque([i])
-    while j not in came_from:
-        a = queue.popleft()
-        for b in neighbours[a]:
-            if b not in came_from:
-                came_from[b] = a
-                queue.append(b)
-    chain = [j]
-    while chain[-1] != i:
-        chain.append(came_from[chain[-1]])
-    links = ", ".join(f"({a}, {b})" for a, b in zip(chain[::-1], chain[-2::-1], strict=False))
+    chain = find_chain(must, np.ones(len(must), bool), i, j, together=True)
+    links = ", ".join(f"({a}, {b})" for a, b in chain)
     return (
         f"Contradictory constraints: ({i}, {j}) must stay apart, but the must-links {links} join them. "
-        "Remove one of these pairs."
+        "Remove one of these pairs, or give pairs that may be wrong a weight."
     )
+
+
+def find_chain(
+    pairs: NDArray[Any], same: NDArray[np.bool_], i: int, j: int, together: bool
+) -> tuple[tuple[int, int], ...]:
+    """The shortest chain of pairs from i to j: of must-links (``together``), or of these and one cannot-link."""
+    neighbours: dict[int, list[tuple[int, bool]]] = {}
+    for (a, b), linked in zip(pairs.tolist(), same.tolist(), strict=True):
+        neighbours.setdefault(a, []).append((b, linked))
+        neighbours.setdefault(b, []).append((a, linked))
+    start, goal = (int(i), False), (int(j), not together)  # a place is a point, and whether a cannot-link was passed
+    came_from = {start: start}
+    queue = deque([start])
+    while goal not in came_from:
+        a, passed = place = queue.popleft()
+        for b, linked in neighbours.get(a, ()):
+            if not (passed and not linked) and (b, passed or not linked) not in came_from:
+                came_from[b, passed or not linked] = place
+                queue.append((b, passed or not linked))
+    chain = [goal]
+    while chain[-1] != start:
+        chain.append(came_from[chain[-1]])
+    return tuple((a, b) for (a, _), (b, _) in zip(chain[::-1], chain[-2::-1], strict=False))
+
+
+def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which pairs to take in turn, so that none contradicts those taken before."""
+    leader = list(range(int(pairs.max(initial=-1)) + 1))
+    apart: list[set[int]] = [set() for _ in leader]
+    taken = np.zeros(len(pairs), bool)
+
+    def find(a: int) -> int:
+        while leader[a] != a:
+            leader[a] = a = leader[leader[a]]
+        return a
+
+    for number, (i, j) in enumerate(pairs.tolist()):
+        a, b = find(i), find(j)
+        if same[number]:
+            taken[number] = b not in apart[a]
+            if a != b and taken[number]:
+                if len(apart[a]) < len(apart[b]):
+                    a, b = b, a
+                leader[b] = a
+                for other in apart[b]:
+                    apart[other].discard(b)
+                    apart[other].add(a)
+                apart[a] |= apart[b]
+        elif a != b:
+            taken[number] = True
+            apart[a].add(b)
+            apart[b].add(a)
+    return taken
 
 
 def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:

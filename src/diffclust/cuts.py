@@ -67,14 +67,14 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
         if many:
             centres = _free_centres(points, n_clusters, seed)
         else:
-            centres = _first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
+            centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
         if len(members) == n_clusters and knowledge.all_apart:
             break  # every start is the same
     assert best is not None
-    return _by_first_row(best)
+    return by_first_row(best)
 
 
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -89,9 +89,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
     [0, 0, 0, 1, 1, 1]
     """
-    from scipy.sparse import csr_array, diags_array, eye_array
+    from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
-    from sklearn.utils.extmath import randomized_svd
 
     points = np.asarray(points, np.float64)
     n = len(points)
@@ -105,8 +104,16 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     scale = np.maximum(reach[:, None] * reach[nearest], np.finfo(np.float64).tiny)
     weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
     graph = csr_array((weight.ravel(), (np.repeat(np.arange(n), n_neighbours), nearest.ravel())), shape=(n, n))
-    graph = graph.maximum(graph.T)
-    degree = diags_array(1 / np.sqrt(graph.sum(1)))
+    return kmeans(spectral_rows(graph.maximum(graph.T), n_clusters, seed), knowledge, n_clusters, seed)
+
+
+def spectral_rows(graph: Any, n_clusters: int, seed: int = 0) -> Floats:
+    """(n, n_clusters) leading eigenvectors of a symmetric sparse graph, its rows of length one."""
+    from scipy.sparse import diags_array, eye_array
+    from sklearn.utils.extmath import randomized_svd
+
+    n = graph.shape[0]
+    degree = diags_array(1 / np.sqrt(np.maximum(graph.sum(1), np.finfo(np.float64).tiny)))
     # Half of it and of the identity has no negative eigenvalue, so singular vectors are eigenvectors. A method for
     # blocks of vectors finds all of those of separate pieces of the graph, which have the same eigenvalue.
     smooth = (degree @ graph @ degree + eye_array(n)) / 2
@@ -114,7 +121,7 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
         0
     ]
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return kmeans(vectors / np.maximum(length, np.finfo(np.float64).tiny), knowledge, n_clusters, seed)
+    return vectors / np.maximum(length, np.finfo(np.float64).tiny)
 
 
 def _smoothed(points: Floats) -> Floats:
@@ -178,7 +185,7 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, 
             break
         before = total.mean()
     found = share.argmax(1)
-    return _by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
+    return by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
 
 
 def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -208,7 +215,7 @@ def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0
     rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
     known = group >= 0
     model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(rows[known], group[known])
-    return _by_first_row(np.where(known, group, model.predict(rows)))
+    return by_first_row(np.where(known, group, model.predict(rows)))
 
 
 def leading_components(points: Floats, most: int) -> Floats:
@@ -222,26 +229,28 @@ def leading_components(points: Floats, most: int) -> Floats:
     return points / size if size > 0 else points
 
 
-def log_densities(points: Floats, share: Floats) -> Floats:
-    """(n, k) log of weight times density of each cluster, whose parameters are those of the rows it has a share of."""
+def log_densities(points: Floats, share: Floats, prior: int = GAUSSIAN_PRIOR) -> Floats:
+    """(n, k) log of weight times density of each cluster, whose parameters are those of the rows it has a share of.
+
+    ``prior`` rows a dimension speak for the mean covariance of all clusters.
+    """
     n, d = points.shape
     weight = np.maximum(share.sum(0), np.finfo(np.float64).tiny)
     centres = share.T @ points / weight[:, None]
     scatter = np.stack(
         [(rows := points - centre).T @ (rows * own[:, None]) for centre, own in zip(centres, share.T, strict=True)]
     )
-    mean = scatter.sum(0) / n
+    mean, extra = scatter.sum(0) / n, prior * (d + 1)
     density = np.empty(share.shape)
     for number, (centre, own) in enumerate(zip(centres, weight, strict=True)):
-        prior = GAUSSIAN_PRIOR * (d + 1)
-        covariance = (scatter[number] + prior * mean) / (own + prior) + 1e-6 * np.eye(d)
+        covariance = (scatter[number] + extra * mean) / (own + extra) + 1e-6 * np.eye(d)
         root = np.linalg.cholesky(covariance)
         whitened = np.linalg.solve(root, (points - centre).T)
         density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)
     return density
 
 
-def _first_centres(
+def first_centres(
     points: Floats,
     squares: Floats,
     group: Ints,
@@ -256,7 +265,7 @@ def _first_centres(
         centres = np.stack([points[rows].mean(0) for rows in members])
     if len(centres) == 0:
         centres = points[[rng.integers(len(points))]]
-    nearest = _squared_distances(points, squares, centres).min(1)
+    nearest = squared_distances(points, squares, centres).min(1)
     if one_each:
         nearest[group >= 0] = 0
     while len(centres) < n_clusters:
@@ -264,7 +273,7 @@ def _first_centres(
             tried = rng.choice(len(points), 4, p=nearest / nearest.sum())
         else:
             tried = rng.choice(len(points), 1)
-        left = np.minimum(nearest[:, None], _squared_distances(points, squares, points[tried]))
+        left = np.minimum(nearest[:, None], squared_distances(points, squares, points[tried]))
         best = int(left.sum(0).argmin())
         centres, nearest = np.concatenate([centres, points[tried[[best]]]]), left[:, best]
     return centres
@@ -281,7 +290,8 @@ def _free_centres(points: Floats, n_clusters: int, seed: int) -> Floats:
     return np.asarray(model.cluster_centers_, np.float64)
 
 
-def _squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
+def squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
+    """(n, k) squared distances of rows, whose squared lengths are given, from centres."""
     return np.maximum(squares[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)
 
 
@@ -300,7 +310,7 @@ def _lloyd(
     colours: Ints | None = None
     distances = np.empty((0, 0))
     for _ in range(ROUNDS):
-        distances = _squared_distances(points, squares, centres)
+        distances = squared_distances(points, squares, centres)
         found = distances.argmin(1)
         if members:
             cost = np.stack([distances[rows].sum(0) for rows in members])
@@ -320,7 +330,7 @@ def _lloyd(
     return clusters, float(distances[np.arange(len(points)), clusters].sum())
 
 
-def _by_first_row(clusters: Ints) -> Ints:
+def by_first_row(clusters: Ints) -> Ints:
     """Clusters numbered by their first row."""
     names, first, numbers = np.unique(clusters, return_index=True, return_inverse=True)
     position = np.empty(len(names), np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ from diffclust.validation import (
     check_count,
     check_edges,
     check_flag,
+    check_hard,
     check_neighbors,
     check_points,
     check_similarity,
+    place_soft,
     prepare,
 )
 
@@ -125,7 +127,8 @@ class Hierarchy:
 
         Args:
             similarity: (n, n), symmetric.
-            constraints: what is known, see :meth:`constrained`; here by the greedy over all pairs.
+            constraints: what is known, see :meth:`constrained`; here by the greedy over all pairs, of which soft ones
+                are added to the similarity.
 
         Returns:
             The hierarchy.
@@ -143,6 +146,9 @@ class Hierarchy:
         if matrix.ndim != 2:
             raise ValueError(f"A hierarchy is of one problem: similarity must have shape (n, n), got {matrix.shape}.")
         known = check_constraints(constraints, len(matrix), ())
+        if known is not None and known.soft is not None:
+            matrix = matrix + place_soft(known, matrix)
+            known = replace(known, soft=None)
         relation = None if known is None or known.relation is None else known.relation[None]
         # Where constraints forbid one cluster, the greedy goes on until nothing can be joined.
         request = Request(matrix[None], 1, relation=relation, free=relation is None, detail="forests")
@@ -238,7 +244,7 @@ class Hierarchy:
 
         Raises:
             TypeError: edges are not integers, or weights not real numbers.
-            ValueError: shapes do not fit, a point is out of range, or a weight is NaN or +inf.
+            ValueError: shapes do not fit, a point is out of range, a weight is NaN or +inf, or constraints are soft.
 
         Example:
             >>> hierarchy = Hierarchy.from_edges([(0, 1), (2, 1), (3, 4)], [0.9, 0.2, 0.5], n_points=5)
@@ -252,6 +258,7 @@ class Hierarchy:
 
         pairs, strength = check_edges(edges, weights, n_points)
         known = check_constraints(constraints, n_points, ())
+        check_hard(known, "Hierarchy.from_edges")
         if known is None or all_apart(known.groups()[1]):
             tree = maximum_spanning_tree(pairs, strength, n_points)
             free = cls(n_points, pairs[tree], strength[tree])
@@ -412,7 +419,8 @@ class Hierarchy:
 
         Raises:
             TypeError: ``constraints`` are no :class:`diffclust.Constraints`.
-            ValueError: they are about another number of points, or this hierarchy is constrained already.
+            ValueError: they are about another number of points or have weights, or this hierarchy is constrained
+                already.
 
         Example:
             >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])))
@@ -427,6 +435,7 @@ class Hierarchy:
         known = check_constraints(constraints, self.n_points, ())
         if known is None:
             raise TypeError("constraints must be a Constraints object, got None.")
+        check_hard(known, "Hierarchy.constrained")
         return self.joined(*known.groups(), min_cluster_size)
 
     def joined(self, group: NDArray[np.int64], apart: NDArray[np.bool_], min_cluster_size: int = 1) -> Hierarchy:

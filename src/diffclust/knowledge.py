@@ -7,15 +7,54 @@ is about a whole data set and needs memory for the groups only. Training, cuts, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.constraints import Constraints, all_apart, join_knowledge
+from diffclust.constraints import (
+    Constraints,
+    all_apart,
+    check_pairs,
+    check_weights,
+    consistent,
+    find_chain,
+    join_knowledge,
+)
 
 Pairs = Iterable[tuple[int, int]] | NDArray[Any] | None
+Weights = float | str | Iterable[float] | NDArray[Any] | None
+Floats = NDArray[np.float64]
+WEIGHTS = ("must_weights", "cannot_weights", "label_weights")
+
+
+class Statements(NamedTuple):
+    """Pairs of rows or classes, whether they are said to be the same, and the weight of that."""
+
+    ends: NDArray[np.int64]
+    same: NDArray[np.bool_]
+    weight: Floats
+
+
+class Violation(NamedTuple):
+    """A pair or label that is not satisfied. The pair of a label is its row and its class."""
+
+    kind: str  # "must-link", "cannot-link" or "label"
+    pair: tuple[int, int]
+    weight: float
+
+
+class Contradiction(NamedTuple):
+    """Statements that cannot all be right: the weakest of them, and the chain of the others, pair by pair.
+
+    Of a label the pair is its row and its class. In the chain, numbers from that of the rows on stand for classes.
+    """
+
+    kind: str
+    pair: tuple[int, int]
+    weight: float
+    chain: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +67,9 @@ class Knowledge:
         group: (n,) group of each row, -1 where nothing is known. Rows of one group must be in one cluster: they have
             the same label, or must-links connect them.
         apart: (groups, groups) whether two groups must be in different clusters.
+        must_weights, cannot_weights, label_weights: (m,), (m,) and (n,) weights, log-odds of being right; inf is hard,
+            nan is to be found; or None where all are hard. Groups come from what is hard.
+        given: the soft knowledge that this comes from, see :meth:`decide`; else None.
 
     >>> known = Knowledge.join([0, -1, 1, -1], must_link=[(0, 1)])
     >>> known.group.tolist(), known.min_clusters, known.max_clusters
@@ -39,26 +81,54 @@ class Knowledge:
     cannot_link: NDArray[np.int64]
     group: NDArray[np.int64]
     apart: NDArray[np.bool_]
+    must_weights: NDArray[np.float64] | None = None
+    cannot_weights: NDArray[np.float64] | None = None
+    label_weights: NDArray[np.float64] | None = None
+    given: Knowledge | None = None
 
     @classmethod
-    def join(cls, labels: Any, must_link: Pairs = (), cannot_link: Pairs = ()) -> Knowledge:
+    def join(
+        cls,
+        labels: Any,
+        must_link: Pairs = (),
+        cannot_link: Pairs = (),
+        *,
+        must_weights: Weights = None,
+        cannot_weights: Weights = None,
+        label_weights: Weights = None,
+    ) -> Knowledge:
         """Labels and pairs together.
 
         Args:
             labels: (n,) integers, negative where unknown.
             must_link: pairs of rows of one cluster.
             cannot_link: pairs of rows of different clusters.
+            must_weights: how sure each must-link is, as log-odds: 2.2 is right in 9 of 10 cases. A number, or one for
+                each pair; inf is hard, and None is hard for all. "auto", or nan for some, finds one weight for these.
+            cannot_weights: the same of cannot-links.
+            label_weights: the same of labels, (n,).
 
         Returns:
             What is known.
 
         Raises:
-            ValueError: labels and pairs contradict each other. The message names the chain of pairs.
+            ValueError: hard labels and pairs contradict each other. The message names the chain of pairs.
         """
         known = np.maximum(np.asarray(labels, np.int64), -1)
         must, cannot = (pairs if hasattr(pairs, "shape") else list(pairs or ()) for pairs in (must_link, cannot_link))
-        group, apart = join_knowledge(known, must, cannot)
-        return cls(known, _as_array(must), _as_array(cannot), group, apart)
+        if must_weights is None and cannot_weights is None and label_weights is None:
+            group, apart = join_knowledge(known, must, cannot)
+            return cls(known, _as_array(must), _as_array(cannot), group, apart)
+        n_points = len(known)
+        must, cannot = check_pairs("must_link", must, n_points), check_pairs("cannot_link", cannot, n_points)
+        weights = (
+            _as_weights("must_weights", must_weights, len(must)),
+            _as_weights("cannot_weights", cannot_weights, len(cannot)),
+            np.where(known >= 0, _as_weights("label_weights", label_weights, n_points), np.inf),
+        )
+        hard_must, hard_cannot, hard_label = map(np.isinf, weights)
+        group, apart = join_knowledge(np.where(hard_label, known, -1), must[hard_must], cannot[hard_cannot])
+        return cls(known, _as_array(must), _as_array(cannot), group, apart, *weights)
 
     @classmethod
     def from_constraints(cls, constraints: Constraints | Knowledge | None, n_points: int) -> Knowledge:
@@ -72,20 +142,149 @@ class Knowledge:
             raise ValueError(f"constraints are about {constraints.n_points} points, but there are {n_points}.")
         if isinstance(constraints, Knowledge):
             return constraints
+        if constraints.soft is not None:
+            raise ValueError(
+                "weights of Constraints are in units of a similarity, and a data set has none: give log-odds, as "
+                "weights of Knowledge.join(labels, must_link, cannot_link, must_weights=..., cannot_weights=...)."
+            )
         group, apart = constraints.groups()
         if constraints.relation is None:
             return cls(np.maximum(np.asarray(constraints.labels, np.int64), -1), no_pairs, no_pairs, group, apart)
         return cls(unknown, *_pairs_of_groups(group, apart), group, apart)
 
     def with_labels(self, labels: Any) -> Knowledge:
-        """These labels and all that is known here, whose own labels become pairs."""
-        return Knowledge.join(labels, *_pairs_of_groups(self.group, self.apart))
+        """These labels and all that is known here, whose own labels become pairs, unless they are soft."""
+        must, cannot = _pairs_of_groups(self.group, self.apart)
+        if not self.is_soft:
+            return Knowledge.join(labels, must, cannot)
+        must_weights, cannot_weights, label_weights = self.weights
+        soft_must, soft_cannot = ~np.isinf(must_weights), ~np.isinf(cannot_weights)
+        return Knowledge.join(
+            labels,
+            np.concatenate([must, self.must_link[soft_must]]),
+            np.concatenate([cannot, self.cannot_link[soft_cannot]]),
+            must_weights=np.append(np.full(len(must), np.inf), must_weights[soft_must]),
+            cannot_weights=np.append(np.full(len(cannot), np.inf), cannot_weights[soft_cannot]),
+            label_weights=label_weights,
+        )
 
     def forget(self, rows: Any) -> Knowledge:
         """The same without the labels of some rows, given by their numbers or by a mask. Pairs stay."""
         labels = self.labels.copy()
         labels[rows] = -1
-        return Knowledge.join(labels, self.must_link, self.cannot_link)
+        weights = dict(zip(WEIGHTS, self.weights, strict=True)) if self.is_soft else {}
+        return Knowledge.join(labels, self.must_link, self.cannot_link, **weights)
+
+    # -------------------------------------------------------------------------------------- pairs that may be wrong
+
+    @property
+    def weights(self) -> tuple[Floats, Floats, Floats]:
+        """Of must-links, cannot-links and labels; inf where they are hard."""
+        given = (self.must_weights, self.cannot_weights, self.label_weights)
+        lengths = (len(self.must_link), len(self.cannot_link), len(self.labels))
+        must, cannot, label = (
+            np.full(length, np.inf) if each is None else each for each, length in zip(given, lengths, strict=True)
+        )
+        return must, cannot, label
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether some pair or label may be wrong."""
+        return not all(np.isinf(each).all() for each in self.weights)
+
+    def statements(self) -> Statements:
+        """All that is said: must-links, cannot-links and labels in turn, and at last that classes are apart.
+
+        Returns:
+            The statements. A label is a must-link to a class, and classes are numbered after the rows.
+        """
+        rows = np.flatnonzero(self.labels >= 0)
+        classes = self.n_points + np.unique(self.labels[rows])
+        apart = classes[np.argwhere(np.triu(np.ones((len(classes),) * 2), 1))]
+        of_class = np.stack([rows, self.n_points + self.labels[rows]], axis=1)
+        must, cannot, label = self.weights
+        return Statements(
+            np.concatenate([self.must_link, self.cannot_link, of_class, apart]),
+            np.repeat([True, False, True, False], [len(must), len(cannot), len(rows), len(apart)]),
+            np.concatenate([must, cannot, label[rows], np.full(len(apart), np.inf)]),
+        )
+
+    def decide(self, believed: NDArray[np.bool_], weight: float) -> Knowledge:
+        """Hard knowledge: what is believed of :meth:`statements`, which must not contradict itself.
+
+        Args:
+            believed: (statements,).
+            weight: in place of weights that are to be found.
+
+        Returns:
+            The knowledge. Its ``given`` is this one, with weights.
+        """
+        n_must, n_pairs = len(self.must_link), len(self.must_link) + len(self.cannot_link)
+        labels = self.labels.copy()
+        rows = np.flatnonzero(labels >= 0)
+        labels[rows[~believed[n_pairs : n_pairs + len(rows)]]] = -1
+        must, cannot = self.must_link[believed[:n_must]], self.cannot_link[believed[n_must:n_pairs]]
+        of_must, of_cannot, of_label = (np.where(np.isnan(each), weight, each) for each in self.weights)
+        given = replace(self, must_weights=of_must, cannot_weights=of_cannot, label_weights=of_label)
+        return replace(Knowledge.join(labels, must, cannot), given=given)
+
+    def contradictions(self) -> list[Contradiction]:
+        """What soft pairs and labels say against each other: for each contradiction its weakest statement.
+
+        Statements are taken in the order of their weights, as far as they contradict none before. Each that is left
+        closes a cycle of statements that cannot all be right, and is the weakest of it.
+
+        Returns:
+            The cycles, the strongest first; weights that are to be found count as equal.
+
+        Example:
+            >>> weights = {"must_weights": [3.0, 1.0], "cannot_weights": 2.0}
+            >>> known = Knowledge.join([-1, -1, -1], [(0, 1), (1, 2)], [(0, 2)], **weights)
+            >>> known.contradictions()
+            [Contradiction(kind='must-link', pair=(1, 2), weight=1.0, chain=((1, 0), (0, 2)))]
+        """
+        said = self.statements()
+        order = np.argsort(-np.where(np.isnan(said.weight), 1.0, said.weight), kind="stable")
+        taken = consistent(said.ends[order], said.same[order])
+        kept, left = order[taken], order[~taken]
+        found = []
+        for one in left:
+            i, j = said.ends[one]
+            chain = find_chain(said.ends[kept], said.same[kept], i, j, together=not said.same[one])
+            found.append(Contradiction(*self._describe(one), chain))
+        return found
+
+    def violated(self, clusters: Any) -> list[Violation]:
+        """The pairs and labels, as they were given, that clusters do not agree with.
+
+        Args:
+            clusters: (n,) cluster of each row.
+
+        Returns:
+            The violated ones, those of the largest weight first. The cluster of a class is the one with most of its
+            labels.
+
+        Example:
+            >>> known = Knowledge.join([-1] * 3, [(0, 1), (1, 2)], must_weights=2.0)
+            >>> known.violated([0, 0, 1])
+            [Violation(kind='must-link', pair=(1, 2), weight=2.0)]
+        """
+        known = self if self.given is None else self.given
+        said = known.statements()
+        extended = np.append(clusters, np.full(int(known.labels.max(initial=-1)) + 1, -1))
+        for label in np.unique(known.labels[known.labels >= 0]):
+            extended[known.n_points + label] = np.bincount(np.asarray(clusters)[known.labels == label]).argmax()
+        one, other = extended[said.ends].T
+        wrong = np.flatnonzero((one == other) != said.same)
+        wrong = wrong[(said.ends[wrong] < known.n_points).any(1)]
+        return [Violation(*known._describe(each)) for each in wrong[np.argsort(-said.weight[wrong], kind="stable")]]
+
+    def _describe(self, number: int) -> tuple[str, tuple[int, int], float]:
+        """Kind, pair and weight of a statement; of a label, the pair is row and class."""
+        said, n_must = self.statements(), len(self.must_link)
+        i, j = said.ends[number].tolist()
+        kind = "must-link" if number < n_must else "cannot-link" if number < n_must + len(self.cannot_link) else "label"
+        return kind, (i, j - self.n_points if kind == "label" else j), float(said.weight[number])
 
     @property
     def n_points(self) -> int:
@@ -95,7 +294,7 @@ class Knowledge:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known."""
-        return len(self.apart) == 0
+        return len(self.apart) == 0 and not self.is_soft
 
     @property
     def all_apart(self) -> bool:
@@ -125,6 +324,18 @@ class Knowledge:
         """
         group = self.group if rows is None else self.group[rows]
         return Constraints.from_groups(group, self.apart) if (group >= 0).any() else None
+
+
+def _as_weights(name: str, given: Weights, length: int) -> Floats:
+    if given is None:
+        given = np.inf
+    if isinstance(given, str):
+        if given != "auto":
+            raise ValueError(f"{name} must be numbers from 0 to inf, or 'auto', got {given!r}.")
+        return np.full(length, np.nan)
+    numbers = np.asarray(given, np.float64)
+    unknown = np.isnan(numbers)
+    return np.where(unknown, np.nan, check_weights(name, np.where(unknown, 0.0, numbers), (length,)))
 
 
 def _as_array(pairs: Any) -> NDArray[np.int64]:

@@ -22,9 +22,9 @@ from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
 from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
 from diffclust.noise import Draws, Noise
-from diffclust.solvers import Answer
+from diffclust.solvers import Answer, Request
 from diffclust.solvers.checks import check_feasible, clamp_clusters
-from diffclust.validation import Problem, check_choice, check_draws, check_flag, prepare
+from diffclust.validation import Problem, check_choice, check_draws, check_flag, check_hard, place_soft, prepare
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -57,7 +57,8 @@ def _prepare(similarity: Array, n_clusters: Integers, constraints: Constraints |
     read = problem.n_clusters, problem.labels, problem.relation
     if strict and framework_of(similarity) != "numpy" and not any(map(is_traced, read)):
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
-    _warn_if_nothing_is_known(problem)
+    if constraints.soft is None:
+        _warn_if_nothing_is_known(problem)
     return problem
 
 
@@ -85,9 +86,14 @@ def partial_fenchel_young_loss(
     0 and 2 in one class, 1 unknown and k = 1, the free forest takes the two short edges, which agree with the labels,
     the constrained one the long edge first.
 
+    With soft constraints, whose term is W, the loss is E[F_k(Σ + εZ)] - E[F_k(Σ + W + εZ; M_Ω)] + F_k(W). Its gradient
+    is the free less the constrained adjacency, as without W. The last summand does not depend on Σ. It makes the loss
+    at least 0, because no forest of Σ + W is worth more than the best of Σ and the best of W together.
+
     Args:
         similarity: (n, n) or (..., n, n).
-        constraints: what is known. A batch in which nothing is known has loss 0.
+        constraints: what is known. A batch in which nothing is known has loss 0. Weights are in units of the
+            similarity.
         n_clusters: k, an integer or one per problem, at least 1, moved into the range that the constraints allow, the
             same in both solves.
         epsilon: scale of the noise.
@@ -123,9 +129,28 @@ def partial_fenchel_young_loss(
     request = problem.request(
         draws, must_link_first=must_link_first, if_infeasible="clamp", detail="forests" if diagnostics else "mean"
     )
-    losses, answer = backend_of(problem.given).value(problem.given, request)
+    if constraints.soft is None:
+        losses, answer = backend_of(problem.given).value(problem.given, request)
+    else:
+        losses, answer = _soft_gap(similarity, constraints, problem, request)
     reduced = _reduce(losses, problem, reduction)
     return (reduced, _diagnose(problem, draws, answer)) if diagnostics else reduced
+
+
+def _soft_gap(similarity: Array, constraints: Constraints, problem: Problem, request: Request) -> tuple[Array, Answer]:
+    """The loss with a soft term W: the free forests are those of Σ, the constrained ones those of Σ + W."""
+    backend, k = backend_of(problem.given), _clamped(problem)
+    free = prepare(similarity, 1)._replace(k=k)
+    detail = {"detail": request.detail, "if_infeasible": "continue"}
+    best, of_free = backend.value(free.given, free.request(request.draws, **detail))
+    held, of_held = backend.value(problem.given, request._replace(free=False))
+    alone, xp = place_soft(constraints, free.given), namespace_of(problem.given)
+    constant, _ = backend.value(alone, Problem(alone, k).request(Draws(0, 0), if_infeasible="continue"))
+    losses = best - held + constant
+    if request.detail == "mean":
+        return losses, of_held
+    joined = (xp.concatenate([a, b], 1) for a, b in zip(of_free[2:], of_held[2:], strict=True))
+    return losses, Answer(losses, None, *joined)
 
 
 def _diagnose(problem: Problem, draws: Draws, answer: Answer) -> LossDiagnostics:
@@ -275,6 +300,7 @@ def connectivity_loss(
     """
     check_choice("reduction", reduction, REDUCTIONS)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
+    check_hard(constraints, "connectivity_loss")
     problem = _prepare(similarity, n_clusters, constraints, strict)
     return _connectivity_loss(problem, draws, reduction, backend_of(problem.given).connectivity)
 

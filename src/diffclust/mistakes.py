@@ -82,10 +82,12 @@ def suspect_labels(found: Partition, class_names: list[str], rows: Any = None) -
 
     Example:
         >>> from diffclust.partition import partition
-        >>> x = np.repeat([[0.0], [5.0]], 6, axis=0) + np.linspace(0, 1, 12)[:, None]
-        >>> found = partition(x, Knowledge.join([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]), 2)
-        >>> [(each.row, each.instead) for each in suspect_labels(found, ["cat", "dog"])]
-        [(5, 'cat')]
+        >>> x = np.repeat([[0.0], [9.0]], 20, axis=0) + np.linspace(0, 1, 40)[:, None]
+        >>> labels = np.repeat([0, 1], 20)
+        >>> labels[5] = 1
+        >>> found = partition(x, Knowledge.join(labels), 2)
+        >>> [(each.row, each.given, each.instead) for each in suspect_labels(found, ["cat", "dog"])]
+        [(5, 'dog', 'cat')]
     """
     labels = found.knowledge.labels
     chances = label_chances(found, rows)

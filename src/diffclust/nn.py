@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -24,7 +25,7 @@ from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, smaller
 from diffclust.noise import Noise
-from diffclust.validation import check_choice, check_draws, prepare
+from diffclust.validation import check_choice, check_draws, check_hard, prepare
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -264,16 +265,18 @@ class PartialFenchelYoungLoss(_Loss):
         self.must_link_first = must_link_first
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
+        known, scale = self._constraints(embeddings, labels), self._scale()
+        if known.soft is not None and scale is not None:
+            known = replace(known, soft=torch.as_tensor(known.soft, device=scale.device) / scale)  # as the similarities
         loss = losses.partial_fenchel_young_loss(
             self._scaled_similarities(embeddings),
-            self._constraints(embeddings, labels),
+            known,
             self.n_clusters,
             must_link_first=self.must_link_first,
             strict=self.strict,
             reduction=self.reduction,
             **draws,
         )
-        scale = self._scale()
         return loss if scale is None else loss * scale
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
@@ -354,6 +357,7 @@ class ConnectivityLoss(_Loss):
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
         similarity = self._scaled_similarities(embeddings)
         known = self._constraints(embeddings, known)
+        check_hard(known, "ConnectivityLoss")
         problem = losses._prepare(similarity, self.n_clusters, known, self.strict)
         checked = check_draws(similarity, **draws)
         over_ranks = functools.partial(distributed.connectivity, group=self._group())

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from diffclust import confidence, cuts
 from diffclust.continuation import continue_clusters
+from diffclust.doubt import believe
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
@@ -254,6 +255,9 @@ def partition(
     """
     points = np.asarray(embedding, np.float64)
     knowledge = Knowledge.from_constraints(knowledge, len(points))
+    of_pairs = None
+    if knowledge.is_soft:
+        knowledge, of_pairs = believe(points if rows is None else rows, knowledge, n_clusters, seed)
     if cut not in ("auto", *CUTS):
         raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:
@@ -288,6 +292,9 @@ def partition(
         partitions = cut_all(points, knowledge, wanted)
         evidence = choose_cut(partitions, splits, cut_all, knowledge.labels)
         evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
+        if of_pairs is not None and of_pairs.max() + 1 == wanted:
+            partitions[OF_PAIRS] = of_pairs
+            evidence = replace(evidence, cut=OF_PAIRS)
         clusters = partitions.pop(evidence.cut)
     elif evidence.cut not in ("forest", "robust forest"):
         clusters = CUTS[cut](points, knowledge, wanted)
@@ -342,6 +349,7 @@ INPUT_CUTS = ("forest", "k-means", "gaussian", "classifier")  # of the input, wh
 # never the best.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
+OF_PAIRS = "pairs"  # the cut by the model that says which soft pairs to believe; "auto" takes it where there are some
 INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
 
 

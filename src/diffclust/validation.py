@@ -324,15 +324,22 @@ def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, .
     return constraints
 
 
+def check_hard(constraints: Constraints | None, what: str) -> None:
+    """A ValueError if there are soft constraints, which ``what`` has no use for."""
+    if getattr(constraints, "soft", None) is not None:
+        raise ValueError(f"{what} takes hard constraints only, got some with weights. Leave the weights out.")
+
+
 def prepare(
     similarity: Array, n_clusters: Integers, constraints: Constraints | None = None, *, clamp: bool = False
 ) -> Problem:
     """Check and flatten input for a solver.
 
-    With ``clamp``, n_clusters is moved into the feasible range of the constraints. The range of labels is left to the
-    solver, which knows it where the labels are (``Request.if_infeasible``). That of a relation is read here, but not
-    while a CUDA graph is captured or where JAX traces the relation. Without ``clamp``, infeasible NumPy input is a
-    ValueError that names the range; other frameworks' values are not read here, see ``check_feasible``.
+    A soft term of the constraints is added to the similarity. With ``clamp``, n_clusters is moved into the feasible
+    range of the constraints. The range of labels is left to the solver, which knows it where the labels are
+    (``Request.if_infeasible``). That of a relation is read here, but not while a CUDA graph is captured or where JAX
+    traces the relation. Without ``clamp``, infeasible NumPy input is a ValueError that names the range; other
+    frameworks' values are not read here, see ``check_feasible``.
 
     Returns:
         The problem.
@@ -348,6 +355,8 @@ def prepare(
     known = check_constraints(constraints, n, batch_shape)
     if known is None:
         return Problem(array, k)
+    if known.soft is not None:
+        array = array + place_soft(known, array)
     if known.relation is None:
         problem = Problem(array, k, _place(_short(known.labels, array), array, (*batch_shape, n)))
     else:
@@ -359,6 +368,16 @@ def prepare(
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
         problem = problem._replace(k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))
     return problem
+
+
+def place_soft(constraints: Constraints, like: Array) -> Array:
+    """W as an array like the similarity; without a gradient."""
+    if framework_of(like) == "numpy":
+        return np.broadcast_to(to_numpy(constraints.soft), like.shape).astype(like.dtype)
+    xp = namespace_of(like)
+    if framework_of(like) == "jax":
+        return xp.broadcast_to(xp.asarray(constraints.soft, like.dtype), like.shape)
+    return xp.as_tensor(constraints.soft, dtype=like.dtype, device=like.device).expand(like.shape)
 
 
 def _place(known: Any, like: Array, shape: tuple[int, ...]) -> Array:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import diffclust
 from diffclust import training
 from diffclust.files import write_atomically
-from diffclust.knowledge import Knowledge
+from diffclust.knowledge import Knowledge, Weights
 from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
 from diffclust.partition import Partition, check_n_clusters, partition
 from diffclust.runs.again import known_of, name_clusters
@@ -26,7 +26,7 @@ from diffclust.runs.describe import describe_clusters
 from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, write_manifest
 from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
-from diffclust.tables import Table
+from diffclust.tables import Table, listed
 from diffclust.tables.texts import vectors_file
 
 COLD_STEPS = training.TrainingConfig.n_steps  # of trainings that do not start with the weights of an earlier run
@@ -39,6 +39,8 @@ def fit_run(
     *,
     must_link: Iterable[tuple[int, int]] = (),
     cannot_link: Iterable[tuple[int, int]] = (),
+    must_weights: Weights = None,
+    cannot_weights: Weights = None,
     truth: NDArray[np.int64] | None = None,
     holdout: float = 0.0,
     held_out: NDArray[np.bool_] | None = None,
@@ -61,6 +63,8 @@ def fit_run(
         folder: where everything is written.
         must_link: pairs of rows of one cluster.
         cannot_link: pairs of rows of different clusters.
+        must_weights: how sure the must-links are, see :meth:`Knowledge.join`; None is hard.
+        cannot_weights: the same of the cannot-links.
         truth: (n,) classes of all rows, where they are known. They are used for scores and never for training.
         holdout: share of the labels of each class that is kept for scoring, where there is no ``truth``.
         held_out: (n,) rows whose labels are kept for scoring, in place of a share of each class.
@@ -85,7 +89,8 @@ def fit_run(
             fall into ``n_clusters`` clusters of ``min_cluster_size`` rows.
     """
     started, folder = time.perf_counter(), Path(folder)
-    knowledge = Knowledge.join(table.labels, must_link, cannot_link)
+    weights = {"must_weights": must_weights, "cannot_weights": cannot_weights}
+    knowledge = Knowledge.join(table.labels, must_link, cannot_link, **weights)
     knowledge, scored = _choose_scored(knowledge, truth, holdout if held_out is None else held_out, config.seed)
     if knowledge.is_empty:
         raise ValueError("Nothing is known: give labels of some rows, or must_link or cannot_link pairs.")
@@ -158,9 +163,13 @@ def fit_run(
         )
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")
-        known = known_of(table, knowledge, np.where(truth is None, scored, -1))
+        known = known_of(
+            table, found.knowledge if knowledge.is_soft else knowledge, np.where(truth is None, scored, -1)
+        )
         named = name_clusters(found, table.class_names, known, warm if like is None else like)
         found = named.partition
+        for sentence in _doubts(found):
+            say(sentence)
         say("Scoring other methods on the same rows and labels ...")
         scores = score_methods(table, scored, found.clusters, found.n_clusters, baseline, config.seed)
         probabilities = found.probabilities()
@@ -193,6 +202,18 @@ def fit_run(
         return run
 
 
+def _doubts(found: Partition) -> list[str]:
+    """What to say about soft pairs and labels that the clusters do not agree with."""
+    given = found.knowledge.given
+    if given is None:
+        return []
+    doubted, n = found.knowledge.violated(found.clusters), int((~np.isinf(given.statements().weight)).sum())
+    if not doubted:
+        return [f"The clusters agree with all {n:,} pairs that might have been wrong."]
+    examples = listed([f"{each.kind} {each.pair[0]} {each.pair[1]}" for each in doubted], most=3)
+    return [f"{len(doubted):,} of {n:,} pairs that may be wrong look wrong, the surest first: {examples}."]
+
+
 def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Knowledge) -> training.ForestModule:
     """The same network, trained with cross-entropy on the same labels."""
     changes: dict[str, Any] = {
@@ -221,7 +242,7 @@ def _choose_scored(
     """
     if truth is not None:
         return knowledge, np.where(knowledge.labels >= 0, -1, truth)
-    if not isinstance(holdout, float):
+    if isinstance(holdout, np.ndarray):
         return knowledge.forget(holdout), np.where(holdout, knowledge.labels, -1)
     return hold_out(knowledge, holdout, seed)
 
@@ -239,7 +260,8 @@ def hold_out(knowledge: Knowledge, share: float, seed: int) -> tuple[Knowledge, 
 def _fingerprint(table: Table, knowledge: Knowledge) -> str:
     """A hash of the data and of all that is known about it. A run is resumed only with the same."""
     digest = hashlib.sha256(repr((table.features.shape, str(table.features.dtype))).encode())
-    for array in (table.features, knowledge.group, knowledge.apart):
+    soft = (knowledge.must_link, knowledge.cannot_link, *knowledge.weights) if knowledge.is_soft else ()
+    for array in (table.features, knowledge.group, knowledge.apart, *soft):
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()
 

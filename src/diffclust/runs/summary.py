@@ -235,7 +235,9 @@ def _asked(run: Run, table: Table, suspects: Suspects) -> Asked:
 
 
 def _row_facts(table: Table, row: int) -> list[tuple[str, str]]:
-    """The columns in which a row is most unusual, with its values."""
+    """The text of a row, or the columns in which it is most unusual, with their values."""
+    if table.texts is not None:
+        return [("text", str(table.texts[row]))]
     if table.columns is None or table.features.ndim != 2:
         return []
     features = table.features.astype(np.float64)

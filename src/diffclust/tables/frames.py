@@ -32,7 +32,7 @@ def read_pieces(path: Path, text_columns: Collection[str], n_rows: int) -> Itera
     with _parser_errors(path):
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:  # a buffer would keep what was read
             for batch in file.iter_batches(n_rows):
                 yield batch.to_pandas()
 

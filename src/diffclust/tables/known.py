@@ -93,7 +93,8 @@ def _order(name: str) -> tuple[bool, float, str]:
 def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[int, int]]:
     """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
 
-    Of answers to pairs, as ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
+    A third number on a line is the weight of the pair, see :func:`read_pair_weights`. Of answers to pairs, as
+    ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -111,13 +112,34 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
             if not parts:
                 continue
             numeric = [part.removeprefix("-").isdecimal() for part in parts]
-            if len(parts) == 2 and all(numeric) and max(map(len, parts)) <= 20:  # no table has more rows
+            weighted = len(parts) == 3 and _weight(parts[2]) is not None
+            if (len(parts) == 2 or weighted) and all(numeric[:2]) and max(map(len, parts[:2])) <= 20:  # more rows: none
                 found.append((int(parts[0]), int(parts[1])))
             elif number or any(numeric):  # only the first line may be a header
                 raise ValueError(
-                    f"{path}, line {number + 1}: expected two row numbers, got {shortened(line.strip())!r}."
+                    f"{path}, line {number + 1}: expected two row numbers and perhaps a weight, got "
+                    f"{shortened(line.strip())!r}."
                 )
     for i, j in found:
         if not (0 <= i < n_rows and 0 <= j < n_rows):
             raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")
     return found
+
+
+def read_pair_weights(path: Path) -> NDArray[np.float64] | None:
+    """The weights in a file of pairs, nan for pairs without one; None if no pair has one."""
+    if ending(path) == ".npy":
+        return None
+    lines = [line.replace(",", " ").replace(";", " ").split() for line in read_text(path).splitlines()]
+    pairs = [parts for parts in lines if len(parts) >= 2 and parts[0].isdecimal()]
+    weights = np.array([_weight(parts[2]) if len(parts) == 3 else np.nan for parts in pairs], np.float64)
+    return None if np.isnan(weights).all() else weights
+
+
+def _weight(text: str) -> float | None:
+    """A number from 0 to inf, else None."""
+    try:
+        weight = float(text)
+    except ValueError:
+        return None
+    return weight if weight >= 0 else None

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
+from diffclust.doubt import believe
 from diffclust.frameworks import framework_of, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.threads import small_in_one_thread
@@ -67,6 +68,10 @@ def as_problem(
 
     The groups of :class:`Knowledge` are labels here.
     """
+    if isinstance(y, Knowledge) and y.is_soft:
+        rows = as_rows(x)
+        scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
+        y = believe(scale(rows).numpy(), y, config.n_clusters, config.seed).knowledge
     rows, labels = as_set(x, y.group if isinstance(y, Knowledge) else y)
     knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
     apart = None if knowledge.all_apart else knowledge.apart

@@ -1,0 +1,175 @@
+"""Pairs and labels that may be wrong: which are believed, contradictions, and clusters that do not obey wrong ones."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from diffclust import Knowledge, doubt
+from diffclust.constraints import consistent
+from diffclust.partition import partition
+from diffclust.runs.fit import _fingerprint
+from diffclust.tables import Table, read_pair_weights, read_pairs
+
+UNKNOWN = np.full(90, -1)
+
+
+def three_blobs(seed=0):
+    rng = np.random.default_rng(seed)
+    truth = np.repeat([0, 1, 2], 30)
+    return rng.normal(size=(90, 4)) + 7 * np.eye(3, 4)[truth], truth
+
+
+def pairs_of(truth, n_pairs, n_wrong, seed=1):
+    """Must-links and cannot-links of which the first ones are wrong."""
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(0, len(truth), (4 * n_pairs, 2))
+    pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+    pairs = rng.permutation(pairs)[:n_pairs]
+    same = truth[pairs[:, 0]] == truth[pairs[:, 1]]
+    same[:n_wrong] ^= True
+    return pairs[same], pairs[~same], {tuple(pair) for pair in pairs[:n_wrong].tolist()}
+
+
+def right_by_brute_force(density, links, number):
+    """The probability of what a link says by everything but the link: a sum over all assignments of nodes."""
+    weights = {True: 0.0, False: 0.0}
+    for assigned in itertools.product(range(density.shape[1]), repeat=len(density)):
+        total = sum(density[node, cluster] for node, cluster in enumerate(assigned))
+        for other, ((i, j), same, wrong) in enumerate(zip(*links, strict=True)):
+            agrees = (assigned[i] == assigned[j]) == same
+            if other != number:
+                total += np.log(1 - wrong if agrees else wrong)
+            else:
+                own = agrees
+        weights[own] += np.exp(total)
+    return weights[True] / (weights[True] + weights[False])
+
+
+def test_belief_propagation_is_exact_on_a_tree(monkeypatch):
+    monkeypatch.setattr(doubt, "SPREAD_ROUNDS", 80)
+    rng = np.random.default_rng(2)
+    density = rng.normal(size=(5, 3))
+    links = doubt._Links(
+        np.array([[0, 1], [1, 2], [1, 3], [3, 4]]),
+        np.array([True, False, True, False]),
+        np.array([0.1, 0.3, 0.2, 0.05]),
+    )
+    belief, _, agree = doubt.spread(density, links)
+    wanted = [right_by_brute_force(density, links, number) for number in range(4)]
+    np.testing.assert_allclose(agree, wanted, rtol=1e-9)
+    np.testing.assert_allclose(np.exp(belief).sum(1), 1)
+
+
+@pytest.mark.parametrize("weights", ["auto", 2.2])
+def test_wrong_pairs_are_not_obeyed_but_reported_with_their_weight(weights):
+    x, truth = three_blobs()
+    must, cannot, wrong = pairs_of(truth, 100, 10)
+    known = Knowledge.join(UNKNOWN, must, cannot, must_weights=weights, cannot_weights=weights)
+    found = partition(x, known, 3, cut="auto")
+    assert found.evidence.cut == "pairs"
+    assert len(set(zip(found.clusters.tolist(), truth.tolist(), strict=True))) == 3
+    violated = found.knowledge.violated(found.clusters)
+    assert {each.pair for each in violated} == wrong
+    if weights == "auto":
+        assert 0.05 < 1 / (1 + np.exp(violated[0].weight)) < 0.2
+    else:
+        assert {each.weight for each in violated} == {2.2}
+
+
+def test_pairs_that_agree_with_everything_are_all_believed():
+    x, truth = three_blobs()
+    must, cannot, _ = pairs_of(truth, 100, 0)
+    found = doubt.believe(x, Knowledge.join(UNKNOWN, must, cannot, must_weights="auto", cannot_weights="auto"), 3)[0]
+    hard = Knowledge.join(UNKNOWN, must, cannot)
+    np.testing.assert_array_equal(found.group, hard.group)
+    np.testing.assert_array_equal(found.apart, hard.apart)
+
+
+def test_hard_pairs_stay_whatever_soft_ones_say():
+    x, truth = three_blobs()
+    must, cannot, _ = pairs_of(truth, 60, 0)
+    pairs = np.concatenate([[[0, 45]], must])  # a hard pair that the rows speak against
+    weights = np.append(np.inf, np.full(len(must), 3.0))
+    found = doubt.believe(x, Knowledge.join(UNKNOWN, pairs, cannot, must_weights=weights, cannot_weights=3.0), 3)[0]
+    assert found.group[0] == found.group[45] >= 0
+    assert not found.is_soft
+
+
+def test_a_wrong_label_of_finite_weight_is_not_believed():
+    x, truth = three_blobs()
+    labels = UNKNOWN.copy()
+    rows = np.arange(0, 90, 3)
+    labels[rows] = truth[rows]
+    labels[3] = 2  # is 0
+    found = partition(x, Knowledge.join(labels, label_weights=3.0), 3, cut="k-means")
+    assert found.knowledge.labels[3] == -1
+    assert [each[:2] for each in found.knowledge.violated(found.clusters)] == [("label", (3, 2))]
+    assert found.classes.tolist() == [0, 1, 2]
+
+
+def test_the_number_of_clusters_need_not_be_given():
+    x, truth = three_blobs()
+    must, cannot, wrong = pairs_of(truth, 100, 10)
+    found = doubt.believe(x, Knowledge.join(UNKNOWN, must, cannot, must_weights="auto", cannot_weights="auto"))[0]
+    assert {each.pair for each in found.violated(truth)} == wrong
+    assert len(found.must_link) + len(found.cannot_link) >= 88
+
+
+def test_contradictions_are_cycles_named_by_their_weakest_pair():
+    weights = {"must_weights": [3.0, 1.0, 5.0], "cannot_weights": [2.0]}
+    known = Knowledge.join([-1] * 4, [(0, 1), (1, 2), (2, 3)], [(0, 3)], **weights)
+    assert known.contradictions() == [("must-link", (1, 2), 1.0, ((1, 0), (0, 3), (3, 2)))]
+    weak = Knowledge.join([-1] * 3, [(0, 1), (1, 2)], [(0, 2)], must_weights=2.0, cannot_weights=1.0)
+    assert weak.contradictions() == [("cannot-link", (0, 2), 1.0, ((0, 1), (1, 2)))]
+    labelled = Knowledge.join([0, 1], [(0, 1)], must_weights=1.0)
+    assert labelled.contradictions() == [("must-link", (0, 1), 1.0, ((0, 2), (2, 3), (3, 1)))]
+    assert Knowledge.join([-1] * 3, [(0, 1)], must_weights=2.0).contradictions() == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pairs_are_taken_as_long_as_some_clustering_agrees_with_all(seed):
+    rng = np.random.default_rng(seed)
+    pairs, same = rng.integers(0, 5, (9, 2)), rng.random(9) < 0.5
+    clusterings = np.array(list(itertools.product(range(5), repeat=5)))
+    kept = np.zeros(9, bool)
+    for number in range(9):
+        kept[number] = True
+        agree = (clusterings[:, pairs[kept, 0]] == clusterings[:, pairs[kept, 1]]) == same[kept]
+        kept[number] = agree.all(1).any()
+    np.testing.assert_array_equal(consistent(pairs, same), kept)
+
+
+def test_soft_knowledge_survives_new_labels_and_forgetting():
+    known = Knowledge.join([-1] * 5, [(0, 1), (1, 2)], [(3, 4)], must_weights=[np.inf, 2.0], cannot_weights="auto")
+    labelled = known.with_labels([5, -1, -1, -1, -1])
+    assert labelled.group.tolist() == [0, 0, -1, -1, -1]
+    assert labelled.must_weights.tolist() == [np.inf, 2.0]
+    assert np.isnan(labelled.cannot_weights).all()
+    assert labelled.forget([0]).labels.tolist() == [-1] * 5
+    assert labelled.forget([0]).is_soft
+    assert not Knowledge.join([-1] * 3, [(0, 1)]).is_soft
+
+
+def test_weights_are_part_of_what_a_run_is_recognised_by():
+    table = Table(np.zeros((5, 2), np.float32), np.full(5, -1), [], "")
+    runs = [Knowledge.join([-1] * 5, [(0, 1)], must_weights=weight) for weight in (1.0, 2.0)]
+    assert _fingerprint(table, runs[0]) != _fingerprint(table, runs[1])
+
+
+def test_a_third_column_of_pairs_is_their_weight(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("row,row,weight\n0,1,2.5\n2,3\n4,5,inf\n")
+    assert read_pairs(path, 6) == [(0, 1), (2, 3), (4, 5)]
+    np.testing.assert_array_equal(read_pair_weights(path), [2.5, np.nan, np.inf])
+    path.write_text("0 1\n2 3\n")
+    assert read_pair_weights(path) is None
+    path.write_text("0 1 -2\n")
+    with pytest.raises(ValueError, match="expected two row numbers and perhaps a weight"):
+        read_pairs(path, 6)
+
+
+@pytest.mark.parametrize("weights", ["sure", [1.0, 2.0], -1.0])
+def test_wrong_weights_are_an_error(weights):
+    with pytest.raises(ValueError, match="must_weights must be"):
+        Knowledge.join([-1] * 3, [(0, 1)], must_weights=weights)
