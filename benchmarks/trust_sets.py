@@ -63,6 +63,28 @@ def pixels(path: Path) -> Pair:
         return file["x_test"].reshape(len(file["x_test"]), -1).astype(np.float64) / 255, file["y_test"]
 
 
+def thinned(x: np.ndarray, y: np.ndarray, smallest: float, seed: int) -> Pair:
+    """Class sizes fall by equal factors, the smallest to a share of what it was, in a random order of classes."""
+    y = np.unique(y, return_inverse=True)[1]
+    rng = np.random.default_rng(seed)
+    shares = smallest ** np.linspace(0, 1, y.max() + 1)
+    rng.shuffle(shares)
+    members = [np.flatnonzero(y == number) for number in range(len(shares))]
+    kept = [rng.choice(m, max(8, int(len(m) * share)), replace=False) for m, share in zip(members, shares, strict=True)]
+    rows = np.sort(np.concatenate(kept))
+    return x[rows], y[rows]
+
+
+def binary_digits() -> Pair:
+    x, y = sklearn_set("digits")
+    return (x[:900].reshape(-1, 4, 2, 4, 2).mean((2, 4)) > 7).reshape(900, -1), y[:900]
+
+
+def binned(x: np.ndarray, y: np.ndarray) -> Pair:
+    thirds = np.quantile(x, [0.33, 0.67], axis=0).T
+    return np.stack([np.searchsorted(edges, column) for edges, column in zip(thirds, x.T, strict=True)], 1), y
+
+
 def sets(cells: Path | None, images: Path | None) -> dict[str, dict[str, Callable[[], Pair]]]:
     development: dict[str, Callable[[], Pair]] = {
         "iris": partial(sklearn_set, "iris"),
@@ -75,6 +97,12 @@ def sets(cells: Path | None, images: Path | None) -> dict[str, dict[str, Callabl
         "letter": partial(keel, "letter"),
         "wisconsin": partial(keel, "wisconsin"),
         "segment-rotated": lambda: rotated(*keel("segment")),
+        "segment-thinned": lambda: thinned(*keel("segment"), 0.05, 1),
+        "segment-binned": lambda: binned(*keel("segment")),
+        "optdigits-thinned": lambda: thinned(*keel("optdigits"), 0.02, 0),
+        "digits-binary": binary_digits,
+        "hayes-roth": partial(keel, "hayes-roth"),
+        "tae": partial(keel, "tae"),
     }
     report: dict[str, Callable[[], Pair]] = {
         "breast-cancer": partial(sklearn_set, "breast_cancer"),
@@ -93,12 +121,17 @@ def sets(cells: Path | None, images: Path | None) -> dict[str, dict[str, Callabl
         )
         development["pbmc-components"] = lambda: components(*log_counts(pbmc))
         development["kidney-components"] = lambda: components(*log_counts(kidney))
+        cite = cells / "CITE_PBMC" / "CITE_CBMC_counts_top2000.h5"
+        development["cbmc-components"] = lambda: components(*log_counts(cite))
         development["kidney-genes"] = lambda: log_counts(kidney)
         report["bladder-components"] = lambda: components(*log_counts(bladder))
         report["worm-components"] = lambda: components(*log_counts(worm))
         report["bladder-genes"] = lambda: log_counts(bladder)
     if images is not None:
         development["fashion-components"] = lambda: components(*pixels(images / "fashion_mnist.npz"))
+        development["fashion-thinned-components"] = lambda: components(
+            *thinned(*pixels(images / "fashion_mnist.npz"), 0.02, 2)
+        )
         report["mnist-components"] = lambda: components(*pixels(images / "mnist.npz"))
     return {"development": development, "report": report}
 
