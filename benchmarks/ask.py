@@ -232,9 +232,9 @@ def report_queries(path: Path) -> None:
         cells = [
             "–" if m not in medians else f"{medians[m]:.0f}" if np.isfinite(medians[m]) else "more" for m in METHODS
         ]
-        ratio = medians["dc.suggest"] / medians["random rows"] if medians["random rows"] else float("nan")
+        ratio = f"{medians['dc.suggest'] / medians['random rows']:.2f}" if medians["random rows"] else "–"
         star = "*" if name in DEVELOPMENT else ""
-        print(f"| {name}{star} | {methods['target']:.2f} | {' | '.join(cells)} | {ratio:.2f} |")
+        print(f"| {name}{star} | {methods['target']:.2f} | {' | '.join(cells)} | {ratio} |")
     figure, axes = plt.subplots(2, 5, figsize=(13, 5), constrained_layout=True)
     colours = dict(zip(METHODS, ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7"), strict=True))
     for axis, (name, methods) in zip(axes.flat, found.items(), strict=False):

@@ -121,6 +121,7 @@ ORDER = """
     report cluster bench
     suggestions mistakes
     training partition
+    doubt
     evidence confidence cuts continuation
     nn distributed backbones
     losses perturbed stability

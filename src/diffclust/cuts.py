@@ -229,19 +229,21 @@ def leading_components(points: Floats, most: int) -> Floats:
     return points / size if size > 0 else points
 
 
-def log_densities(points: Floats, share: Floats) -> Floats:
-    """(n, k) log of weight times density of each cluster, whose parameters are those of the rows it has a share of."""
+def log_densities(points: Floats, share: Floats, prior: int = GAUSSIAN_PRIOR) -> Floats:
+    """(n, k) log of weight times density of each cluster, whose parameters are those of the rows it has a share of.
+
+    ``prior`` rows a dimension speak for the mean covariance of all clusters.
+    """
     n, d = points.shape
     weight = np.maximum(share.sum(0), np.finfo(np.float64).tiny)
     centres = share.T @ points / weight[:, None]
     scatter = np.stack(
         [(rows := points - centre).T @ (rows * own[:, None]) for centre, own in zip(centres, share.T, strict=True)]
     )
-    mean = scatter.sum(0) / n
+    mean, extra = scatter.sum(0) / n, prior * (d + 1)
     density = np.empty(share.shape)
     for number, (centre, own) in enumerate(zip(centres, weight, strict=True)):
-        prior = GAUSSIAN_PRIOR * (d + 1)
-        covariance = (scatter[number] + prior * mean) / (own + prior) + 1e-6 * np.eye(d)
+        covariance = (scatter[number] + extra * mean) / (own + extra) + 1e-6 * np.eye(d)
         root = np.linalg.cholesky(covariance)
         whitened = np.linalg.solve(root, (points - centre).T)
         density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)

@@ -94,7 +94,7 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     >>> points = np.repeat([[0.0], [5.0]], 20, axis=0) + np.linspace(0, 1, 40)[:, None]
     >>> known = Knowledge.join(np.full(40, -1), [(0, 9), (1, 8), (2, 30)], [(3, 25)], must_weights=2.0)
     >>> found = believe(points, known, 2).knowledge
-    >>> [bool(found.group[i] == found.group[j]) for i, j in known.must_link]
+    >>> [bool(found.group[i] == found.group[j] >= 0) for i, j in known.must_link]
     [True, True, False]
     """
     flat = np.asarray(points, np.float64).reshape(len(points), -1)
@@ -241,7 +241,7 @@ class _Model(NamedTuple):
                     squared_distances(points, squares, centres), points.shape[1]
                 )
             else:
-                density = log_densities(points, share)
+                density = log_densities(points, share, prior=1)
             belief, messages, agree = spread(self._of_nodes(density / heat), self.links, messages)
             share = np.exp(belief)[self.node]
         agree, wrong = agree[:n], self.links.wrong[:n]
