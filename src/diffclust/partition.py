@@ -345,8 +345,7 @@ CUTS: dict[str, Cut] = {
     "classifier": cuts.classifier,
 }
 INPUT_CUTS = ("forest", "k-means", "gaussian", "classifier")  # of the input, which "auto" compares, too
-# Of more than 20 clusters only these are compared, of the embedding and of the input: the others are slow, and were
-# never the best.
+# Of more than 20 clusters only these are compared, of the embedding and of the input: the others take too long.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
 OF_PAIRS = "pairs"  # the cut by the model that says which soft pairs to believe; "auto" takes it where there are some
