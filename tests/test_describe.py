@@ -13,7 +13,7 @@ pytest.importorskip("lightning")
 import diffclust as dc  # noqa: E402
 from diffclust import report, training  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
-from diffclust.runs import fit_run  # noqa: E402
+from diffclust.runs import fit_run, summary  # noqa: E402
 from diffclust.runs.describe import describe_clusters, telling_columns  # noqa: E402
 from diffclust.tables import Table, read_table  # noqa: E402
 
@@ -124,3 +124,16 @@ def test_the_report_shows_names_telling_columns_and_other_columns_as_colours(run
     assert "Categories become a 0 or 1 for each value: 'colour'." in payload["reading"]
     many = dataclasses.replace(run[1], groupings={"id": np.arange(36).astype(str), "one": np.full(36, "x")})
     assert len(report.payload.make_payload(many)["groupings"]) == 1  # 36 colours are enough; one group says nothing
+
+
+def test_a_question_about_a_row_shows_dates_and_categories_as_they_were():
+    frame = pd.DataFrame(
+        {
+            "plan": ["basic", "plus", "basic", "pro"],
+            "since": pd.to_datetime(["2024-05-01", "2024-05-02", "2024-05-03", "2025-01-01"]),
+            "spend": [1.0, 2.0, 3.0, 4.5],
+        }
+    )
+    facts = summary._row_facts(read_table(frame), [1, 3])
+    assert dict(facts[3]) == {"plan": "pro", "since": "2025-01-01", "spend": "4.5"}
+    assert ("plan", "plus") in facts[1]

@@ -154,8 +154,8 @@ def telling_columns(
                     float(here[number, c]),
                     float(elsewhere[number, c]),
                     float(difference[number, c]),
-                    f"{columns[c]}: {_value(here[number, c], kinds[c])} here, "
-                    f"{_value(elsewhere[number, c], kinds[c])} elsewhere",
+                    f"{columns[c]}: {show_value(here[number, c], kinds[c])} here, "
+                    f"{show_value(elsewhere[number, c], kinds[c])} elsewhere",
                 )
                 for c in best
                 if abs(difference[number, c]) >= LEAST_DIFFERENCE
@@ -183,7 +183,8 @@ def _extreme(values: Any) -> NDArray[np.float64]:
     return np.asarray(values.toarray() if hasattr(values, "toarray") else values).ravel()
 
 
-def _value(value: float, kind: str) -> str:
+def show_value(value: float, kind: str) -> str:
+    """A value of a column as text: a share in per cent, a date as one, any other number in three digits."""
     if kind == "share":
         return f"{value:.0%}".replace("%", " %")
     if kind == "date":

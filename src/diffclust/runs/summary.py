@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from diffclust.evidence import matched_clusters
 from diffclust.mistakes import Suspects
 from diffclust.partition import Partition
 from diffclust.runs.again import Named
+from diffclust.runs.describe import show_value
 from diffclust.runs.results import Run
 from diffclust.suggestions import suggest
 from diffclust.tables import Table
@@ -231,19 +233,32 @@ def _asked(run: Run, table: Table, suspects: Suspects) -> Asked:
         suspects=suspects.labels[:N_SUSPECTS],
         command=f"diffclust fit {table.source} --more answers.csv --warm {run.folder} --out {run.folder}-2",
     )
-    return dataclasses.replace(asked, facts={row: _row_facts(table, row) for row in asked.all_rows()})
+    return dataclasses.replace(asked, facts=_row_facts(table, asked.all_rows()))
 
 
-def _row_facts(table: Table, row: int) -> list[tuple[str, str]]:
-    """The text of a row, or the columns in which it is most unusual, with their values."""
+def _row_facts(table: Table, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
+    """The text of each row, or the columns in which it is most unusual, with their values."""
     if table.texts is not None:
-        return [("text", str(table.texts[row]))]
+        return {row: [("text", str(table.texts[row]))] for row in rows}
     if table.columns is None or table.features.ndim != 2:
-        return []
-    features = table.features.astype(np.float64)
-    spread = features.std(0)
-    unusual = np.abs(features[row] - features.mean(0)) / np.where(spread > 0, spread, np.inf)
-    return [(table.columns[c], f"{features[row, c]:.4g}") for c in np.argsort(-unusual, kind="stable")[:N_FACTS]]
+        return {row: [] for row in rows}
+    kinds = table.column_kinds() or ["number"] * len(table.columns)
+    middle, spread = table.features.mean(0, np.float64), table.features.std(0, np.float64)
+    facts: dict[int, list[tuple[str, str]]] = {}
+    for row in rows:
+        values = table.features[row].astype(np.float64)
+        unusual = np.abs(values - middle) / np.where(spread > 0, spread, np.inf)
+        told = [c for c in np.argsort(-unusual, kind="stable") if kinds[c] != "category" or values[c] == 1]
+        facts[row] = [_fact(table.columns[c], float(values[c]), kinds[c]) for c in told[:N_FACTS]]
+    return facts
+
+
+def _fact(column: str, value: float, kind: str) -> tuple[str, str]:
+    """A column and its value; of the features "colour = red" and "colour = blue", the colour."""
+    if kind == "category":
+        name, _, category = column.partition(" = ")
+        return name, category
+    return column, show_value(value, kind)
 
 
 def _curves(module: training.ForestModule) -> dict[str, list[tuple[int, float]]]:
