@@ -134,6 +134,6 @@ def test_a_question_about_a_row_shows_dates_and_categories_as_they_were():
             "spend": [1.0, 2.0, 3.0, 4.5],
         }
     )
-    facts = summary._row_facts(read_table(frame), [1, 3])
+    facts = summary._row_facts(read_table(pd.concat([frame] * 3, ignore_index=True)), [1, 3])
     assert dict(facts[3]) == {"plan": "pro", "since": "2025-01-01", "spend": "4.5"}
     assert ("plan", "plus") in facts[1]
