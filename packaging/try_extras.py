@@ -43,6 +43,16 @@ assert dc.cluster.ForestEmbedding(2, n_steps=5, random_state=0).fit(points, y).n
 subprocess.run([sys.executable, "-m", "diffclust", "fit", "--out", "run", "--steps", "20", "--quiet"], check=True)
 assert dc.load_run("run").clusters.shape == (1797,)
 """,
+    "text": """
+import torch
+from diffclust.tables.texts import embed_texts
+loss = dc.sentence_transformers.PartialFenchelYoungLoss(lambda x: {"sentence_embedding": x}, n_clusters=2)
+assert loss([torch.randn(6, 3)], torch.tensor([0, 0, 1, 1, -1, -1])).isfinite()
+try:
+    embed_texts(["a text"], "no/such/model")
+except ValueError as error:
+    assert "cannot be loaded" in str(error)
+""",
     "neighbors": """
 many = np.random.default_rng(0).normal(size=(500, 4))
 assert dc.Hierarchy.from_points(many, n_neighbors=10).labels(3).max() == 2

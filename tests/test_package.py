@@ -35,14 +35,14 @@ def test_metadata_is_complete():
 
 def test_all_is_every_extra_for_users():
     extras = PROJECT["optional-dependencies"]
-    assert extras["all"] == ["diffclust[fit,jax,metric-learning,neighbors]"]
+    assert extras["all"] == ["diffclust[cells,fit,jax,metric-learning,neighbors,text]"]
     assert "diffclust[torch]" in extras["fit"]
 
 
 def test_the_script_tries_every_extra_for_users():
     text = (ROOT / "packaging" / "try_extras.py").read_text("utf-8")
     tried = set(re.findall(r'^    "([\w-]+)": ', text, re.MULTILINE)) | {"all"}
-    assert tried == {"core", "all", "torch", "jax", "fit", "neighbors", "metric-learning"}
+    assert tried == {"core", "all", "torch", "jax", "fit", "cells", "text", "neighbors", "metric-learning"}
 
 
 def test_readme_is_short():

@@ -429,7 +429,7 @@ def test_defaults_of_a_run():
         n_clusters=3, objective="forest", backbone="auto", embedding_dim="auto", scaling="auto", augment=None, views=1,
         neighbours="auto",
         epsilon="auto", noise_start=None, n_draws=10, noise="normal", similarity="sqeuclidean", must_link_first=False,
-        reachability=None, batch_size=256, labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
+        reachability=None, batch_size="auto", labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
         weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
         monitor="val_loss", patience=None, precision="32-true", device="auto", devices=1, num_nodes=1,
         strategy="auto", timeout=45.0, seed=0,

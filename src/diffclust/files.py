@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import os
 import re
@@ -19,6 +20,8 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
     Raises:
         OSError: names the final file. The system's own error for a full disk names none.
     """
+    if path.is_dir():  # found before the work, not after it
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -265,11 +265,12 @@ class PartialFenchelYoungLoss(_Loss):
         self.must_link_first = must_link_first
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
-        known, scale = self._constraints(embeddings, labels), self._scale()
+        similarity, scale = self._scaled_similarities(embeddings), self._scale()
+        known = self._constraints(embeddings, labels)
         if known.soft is not None and scale is not None:
             known = replace(known, soft=torch.as_tensor(known.soft, device=scale.device) / scale)  # as the similarities
         loss = losses.partial_fenchel_young_loss(
-            self._scaled_similarities(embeddings),
+            similarity,
             known,
             self.n_clusters,
             must_link_first=self.must_link_first,

@@ -48,7 +48,7 @@ def place_file(
     text = TextColumn.from_dict(encoding, model) if encoding["kind"] == "text" else None
     n_rows = n_unlike = 0
     said = set()
-    with _writer(run, out) as write, tqdm(unit=" rows", disable=not progress) as bar:
+    with _writer(run, out) as write, tqdm(unit=" rows", disable=not progress, delay=1) as bar:
         for table in read_pieces(data, labels, PIECE_ROWS, text=text, encoding=encoding):
             for sentence in table.sentences:
                 about = sentence.partition(":")[0]
