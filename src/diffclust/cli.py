@@ -314,6 +314,14 @@ def _print_result(result: Any) -> None:
     printer.print(f"Report: {result.folder / 'report.html'}", soft_wrap=True, markup=False)
 
 
+OwnBackbone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
+    ),
+]
+
+
 @app.command()
 @exit_with_message
 def cluster(
@@ -333,12 +341,7 @@ def cluster(
         Path | None,
         typer.Option(metavar="FILE", parser=_path, help="A .csv or .parquet file to write." + _default("print")),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
-        ),
-    ] = None,
+    backbone: OwnBackbone = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="NAME|FOLDER", help="The model that read the texts of the run again, if it is a folder."),
@@ -373,12 +376,7 @@ def ask(
         Path | None,
         typer.Option(metavar="FILE", parser=_path, help="A .csv file to fill in, for `diffclust fit --more`."),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
-        ),
-    ] = None,
+    backbone: OwnBackbone = None,
 ) -> None:
     """Say which rows, or pairs of rows, to label next: those whose answer would settle most."""
     from diffclust.files import write_atomically
