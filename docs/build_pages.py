@@ -369,7 +369,7 @@ def rewrite_links(app: object, docname: str, source: list[str]) -> None:
     """Links to files of the repository, which are right on GitHub, become links to pages of the site."""
     text = source[0]
     gallery = "|".join(READING_ORDER)
-    text = re.sub(r"\]\((?:\.\./)+results/", "](/results/", text)
+    text = re.sub(r"(\]\(|^\[\w+\]: )(?:\.\./)+results/", r"\1/results/", text, flags=re.MULTILINE)
     text = re.sub(r"\]\((?:\.\./)+docs/", "](/", text)
     text = re.sub(rf"\]\((?:\.\./)*examples/({gallery})\.py\)", r"](/gallery/\1.rst)", text)
     source_files = r"\]\((?:\.\./)*((?:examples|benchmarks|experiments|src|tests)\b[^)#]*)"
