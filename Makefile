@@ -82,7 +82,7 @@ docs: $(DOCS)/.docs  ## the site in build/site/html: every example runs; a warni
 	$(DOCS)/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs examples results src
 	rm -rf $(SITE)/html  # pages of an earlier build may lead nowhere now
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
-	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q --noconftest tests/test_site.py
+	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q tests/test_site.py
 
 notebooks: docs  ## the notebooks of the three questions asked most, executed as notebooks
 	$(DOCS)/bin/jupyter execute docs/gallery/unknown_digits.ipynb docs/gallery/semi_supervised_digits.ipynb \

@@ -188,6 +188,18 @@ def pairs() -> str:
     return table(header, ([row[name] for name in columns] for row in read("pairs.csv")))
 
 
+def texts() -> str:
+    """The mean ARI of each method, and over how many seeds, by the share of the intents that is known."""
+    scores: dict[str, dict[str, list[str]]] = {}
+    for row in read("text.csv"):
+        scores.setdefault(row["method"], {}).setdefault(row["known"], []).append(row["ari"])
+    lines = (
+        [method, *(f"{mean(of[share]):.1f} ({len(of[share])})" for share in ("0.25", "0.75"))]
+        for method, of in scores.items()
+    )
+    return table(["ARI (number of seeds)", "25 % known", "75 % known"], lines)
+
+
 def small_sets_k() -> str:
     """How often each rule finds the number of clusters, or one beside it."""
     rows = read("small_sets_k.csv")
@@ -283,13 +295,16 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "python benchmarks/small_sets.py --jobs 2 --out results", "small_sets.md", small_sets_k,
     ),
     (
-        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz --seeds 12 "
+        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz --seeds 15 "
         "--out results/trust.csv", "trust.md", trust,
     ),
     (
         "trust_k.csv", "Tables that nobody tuned for: the number of clusters",
         "python benchmarks/trust.py OUT/report/*.npz --seeds 12 13 --protocols half --choose-k "
         "--out results/trust_k.csv", "trust.md", trust_k,
+    ),
+    (
+        "text.csv", "Texts: new intents", "python benchmarks/text.py TEXTOIR/data/banking --out results", "text.md", texts,
     ),
     (
         "pairs.csv", "Pairs of which some are wrong",
