@@ -304,7 +304,8 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "--out results/trust_k.csv", "trust.md", trust_k,
     ),
     (
-        "text.csv", "Texts: new intents", "python benchmarks/text.py TEXTOIR/data/banking --out results", "text.md", texts,
+        "text.csv", "Texts: new intents", "python benchmarks/text.py TEXTOIR/data/banking --out results", "text.md",
+        texts,
     ),
     (
         "pairs.csv", "Pairs of which some are wrong",
