@@ -119,7 +119,7 @@ class Hierarchy:
     edges: NDArray[np.int32]
     weights: NDArray[Any]
     n_fixed: int = 0
-    _cuts: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    _cuts: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def from_similarity(cls, similarity: Array, constraints: Constraints | None = None) -> Hierarchy:
