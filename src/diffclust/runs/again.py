@@ -49,7 +49,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     if run is not None:
         run.knowledge()  # an error where the run is of an older version
         assert run.known is not None
-        matches = known_of(table).matches(run.known)
+        matches = record_known(table).matches(run.known)
         before = np.maximum(run.known.labels, run.known.held_out)
         wrong = {suspect["row"] for suspect in run.metrics.get("suspects", ())} if drop_suspects else set()
         for row, old in enumerate(matches.tolist()):
@@ -74,7 +74,7 @@ def _still_there(pairs: NDArray[np.int64], matches: NDArray[np.int64]) -> Pairs:
     return [(now[i], now[j]) for i, j in pairs.tolist() if i in now and j in now]
 
 
-def known_of(table: Table, knowledge: Knowledge | None = None, held_out: NDArray[np.int64] | None = None) -> Known:
+def record_known(table: Table, knowledge: Knowledge | None = None, held_out: NDArray[np.int64] | None = None) -> Known:
     """What a run on a table was told; without knowledge, the keys of its rows alone."""
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge

@@ -20,7 +20,7 @@ from diffclust.files import write_atomically
 from diffclust.knowledge import Knowledge, Weights
 from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
 from diffclust.partition import Partition, check_n_clusters, partition
-from diffclust.runs.again import known_of, name_clusters
+from diffclust.runs.again import name_clusters, record_known
 from diffclust.runs.baselines import score_methods
 from diffclust.runs.describe import describe_clusters
 from diffclust.runs.folder import FORMAT, SETTINGS, check_same_run, prepare, write_manifest
@@ -163,7 +163,7 @@ def fit_run(
         )
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")
-        known = known_of(
+        known = record_known(
             table, found.knowledge if knowledge.is_soft else knowledge, np.where(truth is None, scored, -1)
         )
         named = name_clusters(found, table.class_names, known, warm if like is None else like)
@@ -172,9 +172,7 @@ def fit_run(
             say(sentence)
         say("Scoring other methods on the same rows and labels ...")
         scores = score_methods(table, scored, found.clusters, found.n_clusters, baseline, config.seed)
-        probabilities = found.probabilities()
-        confidence = probabilities[np.arange(len(table)), found.clusters]
-        novelty = probabilities[:, found.classes < 0].sum(1)
+        confidence = found.probabilities()[np.arange(len(table)), found.clusters]
         suspects = Suspects(suspect_labels(found, table.class_names, rows), suspect_pairs(found, rows))
         metrics = make_metrics(table, module, named, suspects, confidence, scored, scores, trained - started)
         for sentence in metrics["remarks"]:
@@ -186,7 +184,7 @@ def fit_run(
             found.clusters.astype(np.int64),
             named.names,
             confidence,
-            novelty,
+            found.novelty(),
             found.hierarchy,
             metrics,
             settings,

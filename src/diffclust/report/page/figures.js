@@ -1,5 +1,11 @@
 // The table of clusters, the dendrogram, the connectivity matrix, the numbers of clusters, the reliability, the curves.
 
+/** A cluster in a table: its colour and its name. */
+function clusterCell(number, name) {
+  const swatch = make("span", { class: "swatch", style: { background: colourOf(number) } });
+  return make("td", {}, make("span", { class: "tag" }, swatch, name));
+}
+
 function drawClusters({ clusters, label }) {
   const columns = [
     "Cluster",
@@ -16,16 +22,7 @@ function drawClusters({ clusters, label }) {
     return make(
       "tr",
       {},
-      make(
-        "td",
-        {},
-        make(
-          "span",
-          { class: "tag" },
-          make("span", { class: "swatch", style: { background: colourOf(number) } }),
-          cluster.name,
-        ),
-      ),
+      clusterCell(number, cluster.name),
       make("td", { class: "size" }, cluster.size.toLocaleString("en")),
       make(
         "td",
@@ -76,16 +73,7 @@ function fillDescribed() {
         make(
           "tr",
           {},
-          make(
-            "td",
-            {},
-            make(
-              "span",
-              { class: "tag" },
-              make("span", { class: "swatch", style: { background: colourOf(cluster) } }),
-              ownClusters.get(cluster)?.name ?? `${cluster}`,
-            ),
-          ),
+          clusterCell(cluster, ownClusters.get(cluster)?.name ?? `${cluster}`),
           cell("What tells it apart", telling.map(column)),
           cell(
             "Typical rows",
