@@ -10,17 +10,20 @@ PARALLEL := -q -n auto --dist worksteal
 LOWEST := .venv-lowest
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: demo check test test-lowest test-pythons test-gpu lint types bench clean
+.PHONY: demo check fast-tests test test-lowest test-pythons test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
 	$(BIN)/diffclust fit --out demo
 
-check: lint types $(VENV)/.dev  ## lint, type check, fast tests
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not browser and not gpu"
+check: $(VENV)/.dev  ## lint, type check, fast tests, side by side
+	$(MAKE) --jobs 3 lint types fast-tests
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest $(PARALLEL)
+
+fast-tests: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not browser and not gpu"
 
 test-lowest: $(LOWEST)/.test  ## something of every extra, with the lowest versions that pyproject.toml allows
 	DIFFCLUST_LOWEST=1 DIFFCLUST_EXTRAS=required $(LOWEST)/bin/python -m pytest $(PARALLEL) -W ignore::DeprecationWarning \

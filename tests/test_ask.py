@@ -111,6 +111,7 @@ def test_wrong_arguments_are_named():
         dc.suggest(7)
 
 
+@pytest.mark.slow
 def test_asking_beats_random_rows():
     x, truth = blobs(30, 6, spread=1.1)
     scores = {}

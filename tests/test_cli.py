@@ -194,6 +194,7 @@ def test_pairs_only():
     assert "3 clusters of 24 rows: new 1 (8), new 2 (8), new 3 (8)" in result.stdout
 
 
+@pytest.mark.slow
 def test_pairs_that_may_be_wrong():
     Path("must.csv").write_text("i,j,weight\n0,3,2\n1,4,2\n2,5,2\n6,9,2\n7,10,2\n0,1,1\n")
     Path("cannot.csv").write_text("0,1\n0,2\n4,5\n")

@@ -143,6 +143,7 @@ WAYS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WAYS)
 def test_less_detail(backend, case):
     """The same edges in any order; then nothing but the means."""

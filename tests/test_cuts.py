@@ -79,6 +79,7 @@ def test_smoothing_is_the_mean_over_neighbours_twice():
     np.testing.assert_allclose(cuts._smoothed(x), expected)
 
 
+@pytest.mark.slow
 def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
     for seed in range(40):
         rng = np.random.default_rng(seed)

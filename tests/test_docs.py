@@ -144,7 +144,11 @@ def names():
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if code_of(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.name == "clusters.md")) for page in PAGES if code_of(page)],
+    ids=lambda page: page.name,
+)
 def test_code_on_pages_runs(page, names, tmp_path, monkeypatch):
     if page.name == "jax-devices.md":
         pytest.skip("test_examples.py runs the example that this page shows")

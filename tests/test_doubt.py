@@ -108,6 +108,7 @@ def test_a_wrong_label_of_finite_weight_is_not_believed():
     assert found.classes.tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_number_of_clusters_need_not_be_given():
     x, truth = three_blobs()
     must, cannot, wrong = pairs_of(truth, 100, 10)

@@ -197,6 +197,7 @@ def test_fit_predict_and_fit_transform(fitted):
     np.testing.assert_array_equal(make_model().fit_transform(x, y), model.embedding_)
 
 
+@pytest.mark.slow
 def test_repeatable_and_not(fitted):
     model, x, y, _ = fitted
     other = make_model(random_state=1).fit(x, y)
@@ -311,6 +312,7 @@ def test_bad_parameters(fitted, changes, error, message):
         make_model(**changes).fit(x, y)
 
 
+@pytest.mark.slow
 def test_digits_with_100_labels():
     x, truth = load_digits(return_X_y=True)
     x, x_test, truth, truth_test = train_test_split(x, truth, test_size=0.5, stratify=truth, random_state=0)

@@ -101,6 +101,7 @@ def test_toy_in_a_process_of_its_own(tmp_path):
     check_picture(tmp_path / "out" / "toy.png")
 
 
+@pytest.mark.slow
 def test_denoising(tmp_path):
     result = call("run", "denoising", "--tiny", "--set", "noise_widths=8,1", "--set", "n_batches=25")
     assert result.exit_code == 0, result.stderr
@@ -314,6 +315,7 @@ def grid_table():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_figures_are_drawn(tmp_path):
     figures.grid_figure(grid_table(), tmp_path / "two.png", title="made up")
     figures.grid_figure(grid_table(), tmp_path / "three.png", with_ari=True)

@@ -130,6 +130,8 @@ ORDER = """
     similarity
     validation
     bindings
+    bindings.torch bindings.jax bindings.numpy
+    bindings.torch_operators
     gradients
     solvers
     knowledge constraints noise

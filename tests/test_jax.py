@@ -96,6 +96,7 @@ def test_the_gradient_of_an_exact_value_is_the_forest():
     np.testing.assert_array_equal(gradient, dc.spanning_forest(SIMILARITY, K).adjacency())
 
 
+@pytest.mark.slow
 def test_diagnostics_are_those_of_numpy():
     _, expected = dc.partial_fenchel_young_loss(SIMILARITY, LABELLED, K, diagnostics=True, **OPTIONS)
     value, ours = loss(jnp.asarray(SIMILARITY), diagnostics=True)
@@ -114,6 +115,7 @@ def test_hierarchy_and_metrics_take_arrays():
     assert dc.metrics.clustering_scores(forest.labels, hierarchy.labels(K))["accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_similarities_are_those_of_numpy():
     points = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
     for function in (
@@ -146,6 +148,7 @@ def test_number_of_clusters_and_labels_may_be_traced():
     assert function._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_vmap_is_a_loop():
     rng = np.random.default_rng(2)
     batch = jnp.asarray(np.stack([random_similarity(rng, N, dtype=np.float32) for _ in range(3)]))
@@ -161,6 +164,7 @@ def test_vmap_is_a_loop():
     np.testing.assert_allclose(whole[0], sum(value for value, _ in each), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_vmap_over_keys_and_over_vmap():
     keys = jax.random.split(jax.random.key(0), 2)
     batch = jnp.stack([jnp.asarray(SIMILARITY), 2 * jnp.asarray(SIMILARITY)])
@@ -313,6 +317,7 @@ def test_traced_pairs_are_an_error(build):
         jax.jit(lambda a: build(a).matrix())(jnp.arange(4))
 
 
+@pytest.mark.slow
 def test_no_tracer_leaks():
     with jax.checking_leaks():
         jax.jit(jax.value_and_grad(lambda s: loss(s, n_draws=2)))(jnp.asarray(SIMILARITY))
@@ -460,6 +465,7 @@ def test_an_empty_batch():
     assert value.shape == (0,)
 
 
+@pytest.mark.slow
 def test_double_precision():
     enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     similarity = SIMILARITY.astype(np.float64) + 1e-9 * random_similarity(np.random.default_rng(5), N)

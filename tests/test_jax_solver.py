@@ -120,6 +120,7 @@ def test_many_small_problems_with_labels(monkeypatch, grower, must_link_first):
     np.testing.assert_array_equal(solved.labels, expected.labels)
 
 
+@pytest.mark.slow
 def test_the_other_algorithm_grows_the_same_trees(monkeypatch):
     """The platform decides which one runs; here it is the one that does not run on this platform."""
     other = trees._boruvka if jax.default_backend() == "cpu" else trees._prim
@@ -157,6 +158,7 @@ def test_one_seed_for_all_problems_or_one_for_each():
         np.testing.assert_array_equal(together.edges[p], alone.edges[0])
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing(monkeypatch, solved):
     """Seven draws in three chunks, of which the last is not full."""
     arrays, options, whole = solved

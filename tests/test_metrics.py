@@ -63,6 +63,7 @@ def test_scores_equal_sklearn(labelings):
     assert scores["ami"] == metrics.adjusted_mutual_info_score(true, pred)
 
 
+@pytest.mark.slow
 @given(two_labelings())
 def test_accuracy_is_the_best_over_all_namings(labelings):
     true, pred = map(np.array, labelings)

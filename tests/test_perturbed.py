@@ -321,6 +321,7 @@ def test_gumbel_value_is_a_logsumexp(epsilon):
     assert_within_four_standard_errors(value, truth, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOFT)
 def test_gumbel_jacobian_is_that_of_the_softmax(name):
     n, epsilon, n_draws = 3, 0.8, 3_000

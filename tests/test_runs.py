@@ -112,6 +112,7 @@ def test_a_fitted_run_is_the_one_that_is_loaded(tmp_path):
         torch.testing.assert_close(weight, weights[name], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_files(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         fit(tmp_path / name, config=dataclasses.replace(CONFIG, seed=seed))
@@ -272,6 +273,7 @@ def test_files_make_no_objects(name, tmp_path):
 # --------------------------------------------------------------------------------------------------- seeds and names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2**32, 2**63, 2**64 - 1])
 def test_large_seeds(seed, tmp_path):
     run = fit(tmp_path / "run", config=dataclasses.replace(CONFIG, seed=seed), holdout=0.25)
@@ -482,6 +484,7 @@ def test_resume_is_refused_for_other_cannot_links_between_the_same_rows(tmp_path
         fit(tmp_path / "run", cannot_link=[(20, 21), (20, 22)], resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_of_before_settings_were_renamed_is_resumed(tmp_path):
     fit(tmp_path / "run")
     before = contents(tmp_path / "run")
@@ -603,6 +606,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
             pass
 
 
+@pytest.mark.slow
 def test_a_lock_that_a_killed_run_left_does_not_block(tmp_path):
     fit(tmp_path / "run")
     (tmp_path / "run" / ".lock").touch()
@@ -610,6 +614,7 @@ def test_a_lock_that_a_killed_run_left_does_not_block(tmp_path):
     assert not (tmp_path / "run" / ".lock").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_without_locks(tmp_path, monkeypatch):
     def unsupported(*arguments):
         raise OSError(errno.ENOTSUP, "Operation not supported")

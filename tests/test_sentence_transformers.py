@@ -22,6 +22,7 @@ def score(model, texts, topics):
     return adjusted_rand_score(topics, KMeans(3, n_init=3, random_state=0).fit_predict(vectors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [1, 2])
 def test_trainer_learns_topics_from_few_labels(tiny_model, tmp_path, views):
     datasets = pytest.importorskip("datasets")

@@ -98,6 +98,7 @@ def loss_of(similarity, constraints, **options):
     return dc.partial_fenchel_young_loss(similarity, constraints, 3, n_draws=20, seed=1, **options)
 
 
+@pytest.mark.slow
 def test_torch():
     torch = need("torch")
     similarity = torch.tensor(SIMILARITY, dtype=torch.float32, requires_grad=True)
@@ -112,6 +113,7 @@ def test_torch():
     assert float(layer.weight.grad.abs().sum()) > 0
 
 
+@pytest.mark.slow
 def test_jax():
     jax = need("jax")
     constraints = dc.Constraints.from_labels(LABELS)

@@ -95,6 +95,7 @@ def test_the_loss_is_at_least_zero(seed, must_link_first):
     assert dc.partial_fenchel_young_loss(similarity, known, int(rng.integers(2, 5)), **options) >= -1e-9
 
 
+@pytest.mark.slow
 def test_gradients_are_free_less_soft_forests_and_agree_with_finite_differences():
     rng = np.random.default_rng(5)
     n, known = 6, weighted(6, [(0, 1, INF), (2, 3, 1.0)], [(1, 2, 0.7), (4, 5, INF)])

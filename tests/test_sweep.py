@@ -71,6 +71,7 @@ def test_a_grid_that_cannot_be_read():
         sweep.grid_points(["a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["local", "debug"])
 def test_job_array(tmp_path, command, cluster):
     """submitit with its own stand-ins for Slurm, in a process of its own: it does as it likes with logs and streams."""

@@ -32,6 +32,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from diffclust.bindings import torch as binding
+from diffclust.bindings.torch_operators import once_differentiable
 from diffclust.gradients import score_weights
 from diffclust.solvers import Request
 
@@ -129,7 +130,7 @@ class _Gathered(torch.autograd.Function):
             parts = torch.cat([_padded(part, longest) for part in cotangent.split(sizes)])
             own = parts.new_empty((longest, *parts.shape[1:]))
             _reduce_scatter(own, parts, group=ctx.group)
-        return binding.once_differentiable(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
+        return once_differentiable(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -208,4 +209,4 @@ class _SharedConnectivity(torch.autograd.Function):
             gradient = torch.zeros_like(total)
             if trees.shape[1]:
                 gradient = binding.noise_sum(weights, total.shape[-1], ctx.draws)
-        return binding.once_differentiable(gradient, cotangent, similarity), None, None
+        return once_differentiable(gradient, cotangent, similarity), None, None

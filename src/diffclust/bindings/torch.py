@@ -20,16 +20,6 @@ from diffclust.noise import Draws, check_integer
 from diffclust.solvers import Answer, Request, solver_for
 from diffclust.solvers.checks import check_feasible
 
-__all__ = [
-    "adjacency",
-    "adjacency_counts",
-    "connectivity",
-    "connectivity_products",
-    "is_plain",
-    "once_differentiable",
-    "value",
-]
-
 
 def _solve(request: Request) -> Answer:
     if request.if_infeasible == "raise" and request.is_constrained and not is_captured(request.similarity):
@@ -53,9 +43,6 @@ def _over_draws(name: str, arguments: str, fake: Callable[..., Tensor]) -> Any:
 adjacency_counts = _over_draws(
     "adjacency_counts", "Tensor edges, SymInt n", lambda edges, n: edges.new_empty((edges.shape[0], n, n))
 )
-connectivity_counts = _over_draws(
-    "connectivity_counts", "Tensor labels", lambda labels: labels.new_empty((*labels.shape[::2], labels.shape[2]))
-)
 adjacency_products = _over_draws(
     "adjacency_products",
     "Tensor cotangent, Tensor edges",
@@ -78,6 +65,7 @@ _noise_sum = define(
 
 
 def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
+    """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     if not isinstance(draws.noise, str):
         return solver_for(weights, draws.noise).noise_sum(weights, n, draws)
     return _noise_sum(weights, n, draws.seed, draws.first, draws.noise, draws.antithetic)

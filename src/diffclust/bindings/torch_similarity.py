@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from diffclust.bindings.torch import is_plain
+from diffclust.bindings.torch_operators import is_plain
 from diffclust.similarity import (
     _half_distances,
     _in_float32,
