@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffclust.files import csv_text, from_spreadsheet
+from diffclust.files import csv_text, from_spreadsheet, separator
 
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
@@ -103,11 +103,11 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
     Answers(labels={}, must_link=[(0, 1)], cannot_link=[(1, 2)])
     """
     header = text.partition("\n")[0]
-    separator = max(",;\t", key=header.count)
-    columns = [name.strip('" \r') for name in header.split(separator)]
+    mark = separator(header)
+    columns = [name.strip('" \r') for name in header.split(mark)]
     if "row" not in columns or not ("label" in columns or {"other", "answer"} <= set(columns)):
         return None
-    table = csv.DictReader(io.StringIO(text), columns, delimiter=separator)
+    table = csv.DictReader(io.StringIO(text), columns, delimiter=mark)
     next(table, None)  # the header
     place = None if row_names is None else {name: row for row, name in enumerate(row_names)}
     labels: dict[int, str] = {}

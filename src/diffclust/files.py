@@ -1,4 +1,4 @@
-"""Writing files: each is there whole or not at all."""
+"""Files that are there whole or not at all, and the texts of .csv files."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], A
     """Writes a file so that the final name never shows half of it.
 
     Args:
+        path: the final name.
         content: the bytes, a text, or a function that writes to a file. It is given a buffer in memory, because NumPy
             and torch do not report a full disk when they write to it themselves.
 
@@ -51,6 +52,11 @@ def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], A
         content = buffer.getvalue()
     with replaced_atomically(path) as temporary:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def separator(first_line: str) -> str:
+    """The separator that the first line of a table has most of. csv.Sniffer takes decimal points for separators."""
+    return max(",;\t", key=first_line.count)
 
 
 def csv_text(header: Sequence[str] | None, rows: Iterable[Iterable[Any]]) -> str:

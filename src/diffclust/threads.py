@@ -54,28 +54,14 @@ def small_in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_small(network: Any, rows: Any, n_rows: int) -> bool:
-    """Whether a forward pass of ``n_rows`` rows is a small job, by a pass of the first of ``rows`` in evaluation mode.
+    """Whether a forward pass of ``n_rows`` rows is a small job. Tries the first of ``rows`` in evaluation mode."""
+    from torch import no_grad
+    from torch.utils.flop_counter import FlopCounterMode
 
-    Counts the multiply-adds of dense and convolutional layers: enough for the networks of ``backbones.py``.
-
-    Returns:
-        Whether it is small.
-    """
-    from torch import nn, no_grad
-
-    counts: list[int] = []
-
-    def count(layer: Any, _: Any, output: Any) -> None:
-        counts.append(output.numel() * layer.weight[0].numel())
-
-    layers = [each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))]
-    hooks = [each.register_forward_hook(count) for each in layers]
     was_training = network.training
     try:
-        with no_grad():
+        with no_grad(), FlopCounterMode(display=False) as counter:
             network.eval()(rows[:1])
     finally:
         network.train(was_training)
-        for hook in hooks:
-            hook.remove()
-    return sum(counts) * n_rows < SMALL_BATCH
+    return counter.get_total_flops() // 2 * n_rows < SMALL_BATCH  # a multiply-add is two operations

@@ -122,9 +122,11 @@ class ReportData:
 
     @property
     def has_images(self) -> bool:
+        """Whether rows are images."""
         return np.ndim(self.raw) > 2
 
     def class_name(self, code: int) -> str:
+        """The name of a class code, or the code where it has none."""
         return str(self.class_names[code]) if 0 <= code < len(self.class_names) else str(code)
 
     def class_codes(self) -> list[int]:

@@ -16,6 +16,7 @@ def positions(points: NDArray[Any], *, standardise: bool = False) -> tuple[NDArr
     """(n, 2) coordinates from -1 to 1, and how they were found.
 
     Args:
+        points: (n, ...) rows.
         standardise: scale each column. Columns of a table have different units; pixels of an image do not.
     """
     flat = np.nan_to_num(np.asarray(points, np.float64).reshape(len(points), -1))

@@ -31,6 +31,7 @@ def score_methods(
     Every method clusters all rows. It is scored on the rows whose class it was not told.
 
     Args:
+        table: the rows.
         truth: (n,) classes to score by, -1 for rows that are not scored.
         clusters: (n,) our clusters.
         n_clusters: the number of clusters that the simple methods make.

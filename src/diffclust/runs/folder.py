@@ -79,7 +79,7 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
     asked["config"]["validate_every"] = min(asked["config"]["validate_every"], asked["config"]["n_steps"])
     try:
         trained = {
-            "data": state.get("data", settings["data"]),  # older versions did not note it
+            "data": state.get("data", settings["data"]),  # older versions did not record it
             "config": _comparable(dict(state["hyper_parameters"]["config"])),
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -227,10 +227,12 @@ def way_out(path: Path) -> str:
 
 
 def damaged(path: Path, why: object) -> ValueError:
+    """The error for a damaged file of a run: why, and what to do."""
     return ValueError(f"{path} is damaged: {str(why).rstrip('.')}. {way_out(path)}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a run."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:

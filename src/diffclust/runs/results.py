@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,6 +201,7 @@ def save_run(
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
     Args:
+        run: the finished run.
         labels: the label that each row was given, "" where none.
         row_names: the ids of the rows, where they have any.
         described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
@@ -278,17 +280,27 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
 
 
 # What NumPy and csv raise for a file that is not of the expected form.
-UNREADABLE = (ValueError, KeyError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, EOFError),
+    *(csv.Error, zipfile.BadZipFile, zlib.error),
+)
+
+
+@contextlib.contextmanager
+def _as_written(path: Path, what: str) -> Iterator[None]:
+    """Turns errors of reading into a ValueError that says what to do."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise damaged(path, f"it is not {what} that was written") from error
 
 
 def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[Any], ...]:
-    try:
+    with _as_written(path, "the table"):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         numbers, clusters = (np.array([int(row[name]) for row in rows], np.int64) for name in ("row", "cluster"))
         confidence, novelty = (np.array([float(row[name]) for row in rows]) for name in ("confidence", "novelty"))
-    except (*UNREADABLE, OverflowError) as error:
-        raise damaged(path, "it is not the table that was written") from error
     _check_rows(path, len(rows), n_rows)
     if not np.array_equal(numbers, np.arange(n_rows)) or not ((clusters >= 0) & (clusters < n_clusters)).all():
         raise damaged(path, f"it must have rows 0 to {n_rows - 1} and clusters 0 to {n_clusters - 1}")
@@ -296,11 +308,9 @@ def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[An
 
 
 def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> NDArray[np.float32]:
-    try:
+    with _as_written(path, "the array"):
         embeddings = np.load(path, allow_pickle=False)
         n_read, width = embeddings.shape
-    except (*UNREADABLE, AttributeError) as error:
-        raise damaged(path, "it is not the array that was written") from error
     _check_rows(path, n_read, n_rows)
     with torch.no_grad():
         expected = module(torch.zeros(1, *module.input_shape)).shape[1]
@@ -310,22 +320,16 @@ def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> 
 
 
 def _read_known(path: Path, n_rows: int) -> Known:
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            known = Known(**{field.name: saved[field.name] for field in dataclasses.fields(Known)})
-    except (*UNREADABLE, AttributeError) as error:
-        raise damaged(path, "it is not what was written") from error
+    with _as_written(path, "the file"), np.load(path, allow_pickle=False) as saved:
+        known = Known(**{field.name: saved[field.name] for field in dataclasses.fields(Known)})
     for array in (known.labels, known.held_out, known.row_keys):
         _check_rows(path, len(array), n_rows)
     return known
 
 
 def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
-    except (*UNREADABLE, AttributeError) as error:
-        raise damaged(path, "it is not the tree that was written") from error
+    with _as_written(path, "the tree"), np.load(path, allow_pickle=False) as saved:
+        tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
     _check_rows(path, tree.n_points, n_rows)
     edges = tree.edges
     if not (

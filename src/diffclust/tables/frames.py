@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from diffclust.files import separator
 from diffclust.tables.table import ending
 
 FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -62,7 +63,7 @@ def _read_csv(path: Path, text_columns: Collection[str], chunksize: int | None =
     with _parser_errors(path) as pd:
         with _open_text(path) as file:
             line = first_line(file)
-        mark = separator(path, line)
+        mark = separator_of(path, line)
         names = next(csv.reader([line], delimiter=mark, skipinitialspace=True), [])
         _check_header(path, names)
         # Blanks and words are not converted here: what "NA" means depends on the column.
@@ -118,9 +119,9 @@ def first_line(lines: Iterable[str]) -> str:
     return next((line for line in lines if line.strip()), "")
 
 
-def separator(path: Path, first_line: str) -> str:
-    """The separator that the first line has most of. csv.Sniffer, which reads more, takes decimal points for one."""
-    return "\t" if ending(path).startswith(".tsv") else max(",;\t", key=first_line.count)
+def separator_of(path: Path, first_line: str) -> str:
+    """The separator of a table in a text file."""
+    return "\t" if ending(path).startswith(".tsv") else separator(first_line)
 
 
 def _check_header(path: Path, names: list[str]) -> None:

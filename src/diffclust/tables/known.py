@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffclust.answers import parse_answers
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, read_text, separator
+from diffclust.tables.frames import first_line, read_parquet, read_text, separator_of
 from diffclust.tables.table import UNKNOWN, ending, listed, shortened
 
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
@@ -44,7 +44,7 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
     answers = parse_answers(text, str(path), n_rows)
     if answers is not None:
         return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
-    lines = csv.reader(io.StringIO(text), delimiter=separator(path, first_line(text.splitlines())))
+    lines = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
     try:
         values = [line[-1] if line else "" for line in lines]
     except csv.Error as error:

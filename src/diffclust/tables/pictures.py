@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.tables.frames import first_line, read_text, separator
+from diffclust.tables.frames import first_line, read_text, separator_of
 from diffclust.tables.table import UNKNOWN, listed, shortened
 
 FORMATS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -65,7 +65,7 @@ def labels_by_name(path: Path, names: Sequence[str], source: str) -> NDArray[Any
     row_of = _lookup(names)
     text = read_text(path)
     found = np.full(len(names), "", object)
-    lines = csv.reader(io.StringIO(text), delimiter=separator(path, first_line(text.splitlines())))
+    lines = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
     for number, cells in enumerate(lines):
         if not any(cell.strip() for cell in cells):
             continue

@@ -47,6 +47,7 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     library are made by the name that it records.
 
     Args:
+        checkpoint: the file.
         backbone: needed where the run was given a backbone of its own: a module, a function, or the same
             "package.module:attribute". Another name than the recorded one is an error.
 

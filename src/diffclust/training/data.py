@@ -103,7 +103,12 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
     that nobody labelled), finds the middle of each class, and the unlabelled rows nearest to it get its label.
 
     Args:
-        x, labels: rows, and their labels, -1 unknown, below -1 unknown and not to be changed.
+        x: rows.
+        labels: of the rows. -1 is unknown; below -1 is unknown and not to be changed.
+        least: the number of labels that each class shall have.
+        n_clusters: k.
+        scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
+        seed: of everything random.
 
     >>> x = torch.tensor([[0.0], [0.4], [0.5], [0.9], [5.0], [6.0]])
     >>> lend_labels(x, torch.tensor([0, -1, -1, -1, 1, -1]), 2, n_clusters=2).tolist()
