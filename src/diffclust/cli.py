@@ -111,11 +111,13 @@ LABELS = (
     "A column of the table, or a file with a label for each row; of pictures, a file with file name and label in each "
     "line. Blank or -1 is unknown." + _default("folders in a folder of pictures")
 )
-ID = "The column that names the rows. It is shown beside them and is no feature." + _default("found by its values")
-USE_REP = "Of an .h5ad file, what stands for the cells: a key of obsm, a layer, or X." + _default(
+ID = "The column with the names of the rows. It is shown beside them and not used as a feature." + _default(
+    "found by its values"
+)
+USE_REP = "What represents the cells of an .h5ad file: a key of obsm, a layer, or X." + _default(
     "X_pca, or else components of X"
 )
-TEXT = "The column whose texts are read, each as a vector; other columns are left out."
+TEXT = "The column with texts. Each text becomes a vector; other columns are left out."
 MODEL = "The sentence-transformers model that reads texts: a name on the Hugging Face hub, or a folder." + _default(
     TEXT_MODEL
 )
@@ -124,28 +126,28 @@ MUST_LINK = (
     "Pairs of rows that belong together: two row numbers, counted from 0, on each line, and perhaps a weight: log-odds "
     "of being right."
 )
-PAIR_WEIGHT = "Weight of pairs that have none in their file: hard, a number, or auto: found. Soft pairs may be wrong."
-CLUSTERS = "How many clusters. With more than there are labelled classes, the others are new ones." + _default("auto")
+PAIR_WEIGHT = "Weight of pairs that have none in their file: hard (never wrong), a number, or auto (estimated)."
+CLUSTERS = "How many clusters. If this is more than the labelled classes, the rest are new." + _default("auto")
 CUT = (
     f"How clusters are cut out of the embedding: {', '.join(repr(name) if ' ' in name else name for name in CUTS)}, "
-    "or auto: the one that best finds hidden labels again."
+    "or auto: the one that best recovers labels that were hidden."
 )
-HOLDOUT = "Share of the labels that is kept back, to score the result by."
+HOLDOUT = "Share of the labels that is held out, to score the result."
 BACKBONE = "The network: linear, mlp, residual, cnn, or your own as package.module:attribute." + _default(
     "cnn for images, residual for tables"
 )
 SCALING = (
     "column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, or auto: "
-    "column or global, by what columns and labels say."
+    "column or global, decided by the columns and the labels."
 )
-BATCH_SIZE = "Rows in a step. More finds new classes better." + _default("256; more than 20 clusters: 512")
-EPSILON = "Size of the noise through which the clustering can be trained." + _default(
-    "0.5; images: growing from 0.5 to 2"
+BATCH_SIZE = "Rows of a training step. Larger batches find new classes better." + _default(
+    "256; more than 20 clusters: 512"
 )
+EPSILON = "Size of the noise that makes the clustering differentiable." + _default("0.5; images: growing from 0.5 to 2")
 DEVICES = "GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts."
 TIMEOUT = "How long a device waits for another one before it gives up."
 MORE = "Answers to questions: the filled-in .csv file of `diffclust ask`, or the one that a report saves."
-WARM = "An earlier run to go on from: its labels, pairs, weights and names."
+WARM = "An earlier run to continue from: its labels, pairs, weights and names are used."
 LIKE = "An earlier run whose clusters give their names, numbers and colours to those that continue them."
 DROP = "Leave out the labels that look wrong in the run of --warm."
 STEPS = "Training steps." + _default("300, or 100 with --warm")
@@ -316,9 +318,7 @@ def _print_result(result: Any) -> None:
 
 OwnBackbone = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="The network of the run again, if it was one of your own (package.module:attribute)."
-    ),
+    typer.Option(metavar="NAME", help="The network of the run, if it was your own (package.module:attribute)."),
 ]
 
 
@@ -334,9 +334,7 @@ def cluster(
             metavar="DATA", parser=_path, help="New rows, in any form that fit takes; of a table, the same columns."
         ),
     ],
-    labels: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="A column of labels: it is left out, and not used.")
-    ] = None,
+    labels: Annotated[str | None, typer.Option(metavar="COLUMN", help="A column of labels, which is ignored.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=_path, help="A .csv or .parquet file to write." + _default("print")),
@@ -344,7 +342,7 @@ def cluster(
     backbone: OwnBackbone = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FOLDER", help="The model that read the texts of the run again, if it is a folder."),
+        typer.Option(metavar="NAME|FOLDER", help="The model for the texts, if the run used one in a folder."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, only the result.")] = False,
 ) -> None:
