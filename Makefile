@@ -88,12 +88,12 @@ notebooks: docs  ## the notebooks of the three questions asked most, executed as
 	$(DOCS)/bin/jupyter execute docs/gallery/unknown_digits.ipynb docs/gallery/semi_supervised_digits.ipynb \
 		docs/gallery/how_many_clusters.ipynb
 
-release: $(DOCS)/.docs  ## sdist and wheel, checked, and the wheel tried in empty environments: everything but the upload
+release: $(DOCS)/.docs  ## sdist and wheel, checked and tried in empty environments: everything but the upload
 	rm -rf dist
 	$(DOCS)/bin/python -m build
 	$(DOCS)/bin/twine check --strict dist/*
 	DIFFCLUST_DIST=dist $(DOCS)/bin/python -m pytest -q --noconftest tests/test_package.py
-	$(DOCS)/bin/python packaging/try_extras.py --wheel dist/*.whl $(EXTRAS)
+	$(DOCS)/bin/python packaging/try_extras.py dist $(EXTRAS)
 	@echo "Ready. To upload: $(DOCS)/bin/twine upload dist/*"
 
 $(DOCS)/.docs: pyproject.toml constraints.txt
