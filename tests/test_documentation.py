@@ -141,7 +141,7 @@ def test_results_of_the_readme_are_those_of_the_files():
                 mean_of("trust.csv", 2, method="constrained k-means, plain", **of_set),
             ]
         elif "text.md" in data:
-            # UMAP and k-means see no labels, so its rows with 25 % known, which has all seeds, are those with 75 %, too.
+            # UMAP and k-means see no labels: the rows with 25 % known, which have all seeds, hold for 75 %, too.
             of = (("ForestEmbedding", "0.25"), ("ForestEmbedding", "0.75"), *[("UMAP and k-means", "0.25")] * 2)
             means = [float(mean_of("text.csv", 6, method=method, known=known)) for method, known in of]
             expected = [f"{mean / 100:.2f}" for mean in means]
