@@ -10,7 +10,7 @@ PARALLEL := -q -n auto --dist worksteal
 LOWEST := .venv-lowest
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: demo check fast-tests test test-lowest test-pythons test-gpu lint types bench clean
+.PHONY: demo check fast-tests hooks test test-lowest test-pythons test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
@@ -18,6 +18,10 @@ demo: $(VENV)/.demo  ## the main job on the embedded default
 
 check: $(VENV)/.dev  ## lint, type check, fast tests, side by side
 	$(MAKE) --jobs 3 lint types fast-tests
+
+hooks: $(VENV)/.dev  ## lint, format and spelling before each commit, with the versions of constraints.txt
+	$(PIP) pre-commit codespell
+	$(BIN)/pre-commit install
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -87,16 +91,21 @@ docs: $(DOCS)/.docs  ## the site in build/site/html: every example runs; a warni
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
 	DIFFCLUST_SITE=$(SITE)/html $(DOCS)/bin/python -m pytest -q tests/test_site.py
 
-notebooks: docs  ## the notebooks of the three questions asked most, executed as notebooks
-	$(DOCS)/bin/jupyter execute docs/gallery/unknown_digits.ipynb docs/gallery/semi_supervised_digits.ipynb \
-		docs/gallery/how_many_clusters.ipynb
+NOTEBOOKS := unknown_digits semi_supervised_digits how_many_clusters
 
-release: $(DOCS)/.docs  ## sdist and wheel, checked, and the wheel tried in empty environments: everything but the upload
+notebooks: $(DOCS)/.docs  ## the notebooks of the three questions asked most, made from the examples and executed
+	rm -rf build/notebooks
+	mkdir -p build/notebooks
+	cp $(NOTEBOOKS:%=examples/%.py) build/notebooks
+	cd build/notebooks && ../../$(DOCS)/bin/sphinx_gallery_py2jupyter $(NOTEBOOKS:%=%.py)
+	$(DOCS)/bin/jupyter execute --inplace $(NOTEBOOKS:%=build/notebooks/%.ipynb)
+
+release: $(DOCS)/.docs  ## sdist and wheel, checked and tried in empty environments: everything but the upload
 	rm -rf dist
 	$(DOCS)/bin/python -m build
 	$(DOCS)/bin/twine check --strict dist/*
 	DIFFCLUST_DIST=dist $(DOCS)/bin/python -m pytest -q --noconftest tests/test_package.py
-	$(DOCS)/bin/python packaging/try_extras.py --wheel dist/*.whl $(EXTRAS)
+	$(DOCS)/bin/python packaging/try_extras.py dist $(EXTRAS)
 	@echo "Ready. To upload: $(DOCS)/bin/twine upload dist/*"
 
 $(DOCS)/.docs: pyproject.toml constraints.txt

@@ -69,6 +69,7 @@ html_css_files = ["site.css"]
 html_extra_path = ["live"]
 html_show_sourcelink = False
 html_theme_options = {
+    "logo": {"text": "diffclust"},  # with the version it would run into the search button of a phone
     "github_url": build_pages.REPOSITORY,
     "header_links_before_dropdown": 8,
     "navbar_persistent": ["search-button"],

@@ -1,7 +1,10 @@
-"""Installs the wheel with each extra alone into an empty environment, and runs something that this extra is for.
+"""Installs what was built into empty environments: the wheel with each extra alone, and the sdist.
 
-python packaging/try_extras.py --wheel dist/diffclust-0.1.0-py3-none-any.whl            # all of them
-python packaging/try_extras.py --wheel dist/diffclust-0.1.0-py3-none-any.whl core fit   # these
+Each time it runs something that the extra is for. Of the sdist that is what README.md starts with: its command and its
+ten lines.
+
+python packaging/try_extras.py dist              # all of them
+python packaging/try_extras.py dist core sdist   # these
 """
 
 import argparse
@@ -37,10 +40,10 @@ value = lambda s: dc.partial_fenchel_young_loss(s, dc.Constraints.from_labels([0
 assert jax.numpy.isfinite(jax.grad(value)(jax.numpy.zeros((3, 3)))).all()
 """,
     "fit": """
-import subprocess, sys
+import pathlib, subprocess, sys
 y = np.array([0, 0, -1, -1, -1, 1, 1, -1, -1, -1])
 assert dc.cluster.ForestEmbedding(2, n_steps=5, random_state=0).fit(points, y).n_clusters_ == 2
-subprocess.run([sys.executable, "-m", "diffclust", "fit", "--out", "run", "--steps", "20", "--quiet"], check=True)
+subprocess.run([pathlib.Path(sys.executable).with_name("diffclust"), "fit", "--out", "run", "--quiet"], check=True)
 assert dc.load_run("run").clusters.shape == (1797,)
 """,
     "text": """
@@ -80,27 +83,37 @@ loader = [(test_points[rows], torch.tensor(digits)[rows]) for rows in torch.aran
 {TEN_LINES}
 assert clusters.max() == 9
 """
-# Each in names of its own: the ten lines give "points" another meaning.
-TRIALS["all"] = "\n".join(f"exec({CORE + trial!r}, {{}})" for trial in TRIALS.values())
 
 
-def try_extra(extra: str, wheel: Path, folder: Path) -> float:
-    """Seconds that it took to run, without the installation."""
+def in_turn(*names: str) -> str:
+    """Several trials, each in names of its own: the ten lines give "points" another meaning."""
+    return "\n".join(f"exec({CORE + TRIALS[name]!r}, {{}})" for name in names)
+
+
+TRIALS["all"] = in_turn(*TRIALS)
+TRIALS["sdist"] = in_turn("fit", "torch")
+
+
+def try_extra(extra: str, dist: Path, folder: Path) -> tuple[float, float]:
+    """Seconds to install and to run."""
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
-    spec = str(wheel) if extra == "core" else f"{wheel}[{extra}]"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), spec], check=True)
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    (built,) = dist.glob("*.tar.gz" if extra == "sdist" else "*.whl")
+    spec = {"core": str(built), "sdist": f"{built}[fit]"}.get(extra, f"{built}[{extra}]")
+    # --no-compile: most modules of torch are never imported here.
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     started = time.perf_counter()
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), spec], check=True)
+    installed = time.perf_counter()
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([str(python), "-c", CORE + TRIALS[extra]], check=True, cwd=folder, env=clean)
-    return time.perf_counter() - started
+    return installed - started, time.perf_counter() - installed
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--wheel", type=Path, required=True)
+    parser.add_argument("dist", type=Path, help="the folder of one wheel and one sdist")
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help=f"of {', '.join(TRIALS)} (default: all of these)")
     arguments = parser.parse_args()
     unknown = set(arguments.extras) - set(TRIALS)
@@ -108,8 +121,8 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(sorted(unknown))}. Give some of {', '.join(TRIALS)}.")
     for extra in arguments.extras or TRIALS:
         with tempfile.TemporaryDirectory() as folder:
-            seconds = try_extra(extra, arguments.wheel.resolve(), Path(folder))
-        print(f"{extra}: installed alone, ran in {seconds:.0f} s", flush=True)
+            install, run = try_extra(extra, arguments.dist.resolve(), Path(folder))
+        print(f"{extra}: installed alone in {install:.0f} s, ran in {run:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
