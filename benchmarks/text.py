@@ -7,6 +7,7 @@
 TEXTOIR's protocol: a share of the intents is known, and a tenth of their training rows is labelled; the number of
 intents is given; methods see all training rows and are scored on the test split. Its loader draws intents and rows at
 random; the draws here are of the same kind but not its own. Vectors are kept beside the data (``--cache``).
+``--fine-tune`` trains the last layer of the model first, for each draw of labels, and clusters its vectors.
 Writes text.csv, and prints the means as a table.
 """
 
@@ -22,12 +23,12 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from sklearn.neighbors import NearestNeighbors
 from sklearn.semi_supervised import LabelSpreading
 
 import diffclust as dc
 from diffclust.cuts import kmeans
 from diffclust.knowledge import Knowledge
+from diffclust.placing import joined_rows
 
 SPLITS = ("train", "test")
 LABELLED = 0.1
@@ -78,6 +79,19 @@ def ours(x: np.ndarray, known: np.ndarray, k: int, seed: int, test: np.ndarray) 
     return model.predict(test)
 
 
+def fine_tuned(folder: Path, model: str) -> Callable[..., np.ndarray]:
+    """``ours``, on the vectors of a model whose last layer is trained with our loss on the same labels."""
+    from text_tuning import lower_layers, tune
+
+    states = {split: lower_layers(read_split(folder, split)[0], model) for split in SPLITS}
+
+    def method(x: np.ndarray, known: np.ndarray, k: int, seed: int, test: np.ndarray) -> np.ndarray:
+        layer = tune(states["train"], x, known, k, seed, model)
+        return ours(layer.embed(states["train"]), known, k, seed, layer.embed(states["test"]))
+
+    return method
+
+
 def plain_kmeans(x: np.ndarray, known: np.ndarray, k: int, seed: int, test: np.ndarray) -> np.ndarray:
     return KMeans(k, n_init=10, random_state=seed).fit(x).predict(test)
 
@@ -122,7 +136,7 @@ def umap_kmeans(x: np.ndarray, known: np.ndarray, k: int, seed: int, test: np.nd
 
     reduced = umap.UMAP(n_components=10, n_neighbors=15, min_dist=0.0, metric="cosine", random_state=seed)
     found = KMeans(k, n_init=10, random_state=seed).fit(reduced.fit_transform(x))
-    return found.labels_[NearestNeighbors(n_neighbors=1).fit(x).kneighbors(test, return_distance=False)[:, 0]]
+    return found.labels_[joined_rows(x, found.labels_, test)]  # new rows are placed as ours are
 
 
 def _distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -158,17 +172,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--fine-tune", action="store_true", help="ForestEmbedding on vectors of a trained last layer")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     data = load(arguments.data, arguments.model, arguments.cache or arguments.data.parent / "vectors")
     k, path = int(data["train_label"].max()) + 1, arguments.out / "text.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []
-    for method in arguments.methods:
+    methods = METHODS
+    if arguments.fine_tune:
+        methods = {"fine-tuned, ForestEmbedding": fine_tuned(arguments.data, arguments.model)}
+    for method in methods if arguments.fine_tune else arguments.methods:
         for share in arguments.shares:
             for seed in arguments.seeds:
                 known = choose_known(data["train_label"], share, seed)
                 started = time.process_time()
-                found = METHODS[method](data["train"], known, k, seed, data["test"])
+                found = methods[method](data["train"], known, k, seed, data["test"])
                 key = {"set": arguments.data.name, "method": method, "known": f"{share:g}", "seed": str(seed)}
                 row = key | scores(data["test_label"], found) | {"seconds": round(time.process_time() - started, 1)}
                 rows = [other for other in rows if any(other[name] != key[name] for name in key)] + [row]

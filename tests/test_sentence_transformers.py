@@ -61,3 +61,32 @@ def test_loss_is_that_of_the_embeddings_and_columns_are_views(tiny_model):
     pairs = dc.Constraints.from_pairs(24, [(row, 12 + row) for row in range(12)])
     alone = PartialFenchelYoungLoss(tiny_model, 3, seed=4)([tokens, tokens], torch.full((12,), -1))
     assert torch.equal(alone, dc.nn.PartialFenchelYoungLoss(3, seed=4)(torch.cat([embeddings, embeddings]), pairs))
+
+
+def test_the_last_layer_alone_learns_topics_and_the_saved_model_gives_its_vectors(tiny_model, tmp_path):
+    from diffclust.sentence_transformers import PartialFenchelYoungLoss
+    from diffclust.tables.texts import embed_texts
+
+    texts, topics = tickets(96)
+    labels = torch.from_numpy(np.where(np.arange(96) < 24, topics, -1))
+    tiny_model.requires_grad_(False)
+    last = tiny_model[0].auto_model.encoder.layer[-1].requires_grad_(True)
+    before = {name: value.clone() for name, value in tiny_model.state_dict().items()}
+    loss = PartialFenchelYoungLoss(tiny_model, 3, seed=0)
+    optimizer = torch.optim.AdamW(last.parameters(), lr=3e-3)
+    tiny_model.eval()  # without dropout the losses can be compared
+    losses = []
+    for _ in range(20):
+        value = loss([tiny_model.preprocess(texts)], labels)
+        optimizer.zero_grad()
+        value.backward()
+        losses.append(value.item())
+        optimizer.step()
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    changed = {name for name, value in tiny_model.state_dict().items() if not torch.equal(value, before[name])}
+    number = len(tiny_model[0].auto_model.encoder.layer) - 1
+    assert changed
+    assert all(f"encoder.layer.{number}." in name for name in changed)
+    tiny_model.save(str(tmp_path / "tuned"))
+    expected = tiny_model.encode(texts, show_progress_bar=False)
+    np.testing.assert_allclose(embed_texts(texts, str(tmp_path / "tuned")), expected, atol=1e-5)

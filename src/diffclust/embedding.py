@@ -22,6 +22,7 @@ from diffclust.frameworks import is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition
+from diffclust.placing import joined_rows
 
 # Arguments that are settings of TrainingConfig.
 SHARED_SETTINGS = (
@@ -302,12 +303,20 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         return training.embed(self.module_, self._validate(X, reset=False), device=self.device)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The cluster of the training point whose embedding is nearest."""
+        """The cluster of the training point whose embedding is nearest.
+
+        Args:
+            X: new points.
+
+        Returns:
+            (n,) clusters as in ``labels_``. Of more than 20 clusters it is the one that most of the 15 nearest are in
+            (:mod:`diffclust.placing`).
+        """
         check_is_fitted(self)
-        return self.labels_[self.partition_.nearest(self.transform(X))]
+        return self.labels_[self._joined(X)]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of each cluster: that of the training point whose embedding is nearest.
+        """The probability of each cluster: that of the training point that each new one joins, see :meth:`predict`.
 
         Args:
             X: new points.
@@ -316,7 +325,10 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             (n, clusters), in the order of ``cluster_numbers_``.
         """
         check_is_fitted(self)
-        return self._probabilities[self.partition_.nearest(self.transform(X))]
+        return self._probabilities[self._joined(X)]
+
+    def _joined(self, X: Any) -> NDArray[np.int64]:
+        return joined_rows(self.embedding_, self.partition_.clusters, self.transform(X))
 
     def score(self, X: Any, y: Any) -> float:
         """Adjusted Rand index of ``predict(X)`` and y, over the rows whose label is known."""

@@ -24,8 +24,8 @@ from diffclust.files import csv_text, write_atomically
 from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
 from diffclust.mistakes import FILES, Suspects
+from diffclust.placing import joined_rows
 from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
-from diffclust.solvers.points import nearest_points
 from diffclust.tables import read_table
 from diffclust.tables.cells import is_anndata
 from diffclust.tables.columns import Encoding
@@ -91,20 +91,20 @@ class Run:
         return encoding or {"kind": "array"}
 
     def cluster(self, x: Any) -> NDArray[np.int64]:
-        """The clusters of new rows: each joins the row whose embedding is nearest.
+        """The clusters of new rows: each joins the row whose embedding is nearest (:mod:`diffclust.placing`).
 
         Args:
             x: an array of features, a data frame with the columns of the run's table, or an AnnData object.
         """
-        return self.clusters[self._nearest(self._embed(x))]
+        return self.clusters[self._joined(self._embed(x))]
 
     def place(self, x: Any) -> Placed:
         """The clusters of new rows, and what is known of the row that each joins. Rows are as in :meth:`cluster`."""
         embedded = self._embed(x)
-        nearest = self._nearest(embedded)
-        distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[nearest], axis=1)
+        joined = self._joined(embedded)
+        distance = np.linalg.norm(embedded.astype(np.float64) - self.embeddings[joined], axis=1)
         return Placed(
-            self.clusters[nearest], self.confidence[nearest], self.novelty[nearest], distance > self._usual_distance
+            self.clusters[joined], self.confidence[joined], self.novelty[joined], distance > self._usual_distance
         )
 
     def place_frame(self, frame: Any) -> Any:
@@ -141,8 +141,8 @@ class Run:
             x = read_table(x, at_least=1, encoding=self.encoding).features
         return training.embed(self.module, x)
 
-    def _nearest(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
-        return nearest_points(self.embeddings, embedded, "euclidean")
+    def _joined(self, embedded: NDArray[np.float32]) -> NDArray[np.intp]:
+        return joined_rows(self.embeddings, self.clusters, embedded)
 
     @functools.cached_property
     def _usual_distance(self) -> float:
@@ -186,9 +186,9 @@ class Placed(NamedTuple):
     """Where :meth:`Run.place` puts new rows."""
 
     clusters: NDArray[np.int64]
-    confidence: NDArray[np.float64]  # that of the nearest row of the run
-    novelty: NDArray[np.float64]  # that of the nearest row of the run
-    unlike: NDArray[np.bool_]  # whether a new row is much farther from its nearest row than rows of the run are
+    confidence: NDArray[np.float64]  # that of the row of the run that it joins
+    novelty: NDArray[np.float64]  # that of the row of the run that it joins
+    unlike: NDArray[np.bool_]  # whether a new row is much farther from that row than rows of the run are
 
 
 def save_run(

@@ -64,3 +64,19 @@ def nearest_points(points: NDArray[Any], others: NDArray[Any], metric: str) -> N
     if first is not None:  # copies of a point make the search slow and are never the answer
         numbers = np.flatnonzero(first == numbers)
     return numbers[search(placed[numbers], queries, METRICS[metric].kind)[1][:, 0]]
+
+
+def nearest_of_each(
+    points: NDArray[Any], others: NDArray[Any], n_neighbors: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Squared distances and numbers (m, n_neighbors) of the points (n, d) nearest to each of ``others`` (m, d); exact.
+
+    The nearest is first, and of equal ones that with the lowest number.
+    """
+    from diffclust.solvers.points.metrics import METRICS, place_both
+    from diffclust.solvers.points.search import nearest_points as search
+
+    placed, queries = place_both(points, others, METRICS["sqeuclidean"])
+    distance, near = search(placed, queries, METRICS["sqeuclidean"].kind, n_neighbors)
+    order = np.lexsort((near, distance))
+    return np.take_along_axis(distance, order, 1), np.take_along_axis(near, order, 1).astype(np.int64)
