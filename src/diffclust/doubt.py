@@ -71,8 +71,8 @@ class Belief(NamedTuple):
     Attributes:
         knowledge: hard knowledge, whose groups come from the hard pairs and labels and from the soft ones that are
             believed. Its ``given`` has all pairs, and weights in place of "auto".
-        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where the model leaves a
-            cluster empty.
+        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where the model
+            leaves a cluster empty.
     """
 
     knowledge: Knowledge
