@@ -107,6 +107,16 @@ def test_pairs_of_the_run_follow_their_rows(tmp_path):
     assert told.cannot_link == [(2, 3)]
 
 
+def test_pairs_that_may_be_wrong_keep_their_weights_and_come_back_though_not_believed(tmp_path):
+    pairs = {"must_link": [(2, 6), (3, 7), (2, 5)], "cannot_link": [(2, 3)]}  # the third one is wrong
+    fit(tmp_path / "a", make_table((0, 1)), **pairs, must_weights=[np.inf, np.nan, 1.5])
+    told = tell_again(make_table(()), load_run(tmp_path / "a"), Answers(must_link=[(10, 14)]))
+    weights = dict(zip(told.must_link[1:], map(str, told.must_weights.tolist()), strict=True))
+    assert told.must_link[0] == (10, 14)
+    assert weights == {(2, 6): "inf", (3, 7): "nan", (2, 5): "1.5"}
+    assert told.cannot_weights.tolist() == [np.inf]
+
+
 def test_rows_are_matched_by_ids_where_there_are_any(tmp_path):
     table = make_table((0, 4, 1, 5), ids=True)
     fit(tmp_path / "a", table)

@@ -117,6 +117,20 @@ def test_the_number_of_clusters_need_not_be_given():
     assert len(found.must_link) + len(found.cannot_link) >= 88
 
 
+def test_believed_pairs_leave_a_way_to_so_many_clusters():
+    rng = np.random.default_rng(0)  # rows say nothing, and what is likely pair by pair has no 4 colours
+    truth, x = rng.integers(0, 4, 60), rng.normal(size=(60, 3))
+    pairs = rng.integers(0, 60, (160, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    same = truth[pairs[:, 0]] == truth[pairs[:, 1]]
+    same[:16] ^= True
+    soft = Knowledge.join(np.full(60, -1), pairs[same], pairs[~same], must_weights="auto", cannot_weights="auto")
+    known, clusters = doubt.believe(x, soft, 4)
+    assert clusters is not None
+    assert known.agrees(clusters).all()
+    assert len(known.must_link) + len(known.cannot_link) > 0.7 * len(pairs)
+
+
 def test_contradictions_are_cycles_named_by_their_weakest_pair():
     weights = {"must_weights": [3.0, 1.0, 5.0], "cannot_weights": [2.0]}
     known = Knowledge.join([-1] * 4, [(0, 1), (1, 2), (2, 3)], [(0, 3)], **weights)

@@ -71,8 +71,8 @@ class Belief(NamedTuple):
     Attributes:
         knowledge: hard knowledge, whose groups come from the hard pairs and labels and from the soft ones that are
             believed. Its ``given`` has all pairs, and weights in place of "auto".
-        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where the believed
-            pairs leave no way to so many clusters.
+        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where the model
+            leaves a cluster empty.
     """
 
     knowledge: Knowledge
@@ -116,21 +116,28 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     order = order[right[order] > 0.5]
     believed = np.zeros(len(wrong), bool)
     believed[order] = consistent(said.ends[order], said.same[order])
-    decided = knowledge.decide(believed, float(np.log((1 - found) / found)))
-    return Belief(decided, _clusters(best.share, decided, rng) if len(rows) == len(flat) else None)
+    weight = float(np.log((1 - found) / found))
+    clusters = _clusters(best.share, knowledge.decide(believed, weight), rows, rng)
+    if clusters is None:  # together they leave no way to so many clusters: those go that the model disagrees with
+        clusters = _clusters(best.share, knowledge.decide(np.isinf(said.weight), weight), rows, rng)
+        believed &= np.isinf(said.weight) | (clusters is None or knowledge.agrees(clusters))
+    whole = clusters is not None and len(np.unique(clusters)) == best.share.shape[1] and len(rows) == len(flat)
+    return Belief(knowledge.decide(believed, weight), by_first_row(clusters) if whole else None)
 
 
-def _clusters(share: Floats, knowledge: Knowledge, rng: np.random.Generator) -> Ints | None:
-    """The likeliest cluster of each row and each group, different ones for groups that are apart."""
-    found, cost = share.argmax(1), -np.log(share + TINY)
+def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Generator) -> Ints | None:
+    """(n,) the likeliest cluster of each row and each group, different ones for groups that are apart; -1 elsewhere."""
+    found = np.full(knowledge.n_points, -1)
+    found[rows] = share.argmax(1)
     if len(knowledge.apart):
-        inside = np.flatnonzero(knowledge.group >= 0)
-        total = _sums(knowledge.group[inside], len(knowledge.apart)) @ cost[inside]
+        group = knowledge.group[rows]
+        inside = np.flatnonzero(group >= 0)
+        total = _sums(group[inside], len(knowledge.apart)) @ -np.log(share[inside] + TINY)
         try:
-            found[inside] = colour_groups(total, knowledge.apart, rng)[knowledge.group[inside]]
+            found[rows[inside]] = colour_groups(total, knowledge.apart, rng)[group[inside]]
         except ValueError:
             return None
-    return by_first_row(found) if len(np.unique(found)) == share.shape[1] else None
+    return found
 
 
 def _some_rows(knowledge: Knowledge, seed: int) -> Ints:

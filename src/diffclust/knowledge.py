@@ -271,13 +271,18 @@ class Knowledge:
         """
         known = self if self.given is None else self.given
         said = known.statements()
-        extended = np.append(clusters, np.full(int(known.labels.max(initial=-1)) + 1, -1))
-        for label in np.unique(known.labels[known.labels >= 0]):
-            extended[known.n_points + label] = np.bincount(np.asarray(clusters)[known.labels == label]).argmax()
-        one, other = extended[said.ends].T
-        wrong = np.flatnonzero((one == other) != said.same)
+        wrong = np.flatnonzero(~known.agrees(clusters))
         wrong = wrong[(said.ends[wrong] < known.n_points).any(1)]
         return [Violation(*known._describe(each)) for each in wrong[np.argsort(-said.weight[wrong], kind="stable")]]
+
+    def agrees(self, clusters: Any) -> NDArray[np.bool_]:
+        """Which of :meth:`statements` clusters (n,) agree with; that of a class is the one with most of its labels."""
+        said = self.statements()
+        extended = np.append(clusters, np.full(int(self.labels.max(initial=-1)) + 1, -1))
+        for label in np.unique(self.labels[self.labels >= 0]):
+            extended[self.n_points + label] = np.bincount(np.asarray(clusters)[self.labels == label]).argmax()
+        one, other = extended[said.ends].T
+        return np.asarray((one == other) == said.same)
 
     def _describe(self, number: int) -> tuple[str, tuple[int, int], float]:
         """Kind, pair and weight of a statement; of a label, the pair is row and class."""

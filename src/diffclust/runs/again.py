@@ -26,6 +26,8 @@ class Told(NamedTuple):
     must_link: Pairs
     cannot_link: Pairs
     held_out: NDArray[np.bool_]  # (n,) rows whose labels are kept for scoring, as they were before
+    must_weights: NDArray[np.float64]  # of the last must-links, those of the run; those of answers have none
+    cannot_weights: NDArray[np.float64]
 
 
 def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> Told:
@@ -41,11 +43,13 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
         drop_suspects: leave out the labels that look wrong in the earlier run, unless an answer confirms them.
 
     Returns:
-        The table with all labels, the pairs, and which rows the earlier run kept for scoring.
+        The table with all labels, the pairs, which rows the earlier run kept for scoring, and the weights that its
+        pairs were given.
     """
     names = [table.class_names[label] if label >= 0 else "" for label in table.labels]
     held_out = np.zeros(len(table), bool)
     must_link, cannot_link = list(answers.must_link), list(answers.cannot_link)
+    must_weights = cannot_weights = np.empty(0)
     if run is not None:
         run.knowledge()  # an error where the run is of an older version
         assert run.known is not None
@@ -58,26 +62,44 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
             elif old >= 0 and before[old] >= 0:
                 names[row] = names[row] or run.settings["class_names"][before[old]]
                 held_out[row] = run.known.held_out[old] >= 0
-        must_link += _still_there(run.known.must_link, matches)
-        cannot_link += _still_there(run.known.cannot_link, matches)
+        more_must, must_weights = _still_there(run.known.must_link, run.known.soft_must, matches)
+        more_cannot, cannot_weights = _still_there(run.known.cannot_link, run.known.soft_cannot, matches)
+        must_link, cannot_link = must_link + more_must, cannot_link + more_cannot
     for row, name in answers.labels.items():
         names[row], held_out[row] = label_text(name), False
     classes = [*table.class_names, *sorted(set(names) - {"", *table.class_names})]
     number = {name: position for position, name in enumerate(classes)} | {"": -1}
     labels = np.array([number[name] for name in names], np.int64)
-    return Told(dataclasses.replace(table, labels=labels, class_names=classes), must_link, cannot_link, held_out)
+    told = dataclasses.replace(table, labels=labels, class_names=classes)
+    return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights)
 
 
-def _still_there(pairs: NDArray[np.int64], matches: NDArray[np.int64]) -> Pairs:
-    """Pairs of old rows as pairs of rows, without those of which a row is gone."""
+def _still_there(
+    pairs: NDArray[np.int64], soft: NDArray[np.float64], matches: NDArray[np.int64]
+) -> tuple[Pairs, NDArray[np.float64]]:
+    """Pairs of old rows as pairs of rows, and their weights, without those of which a row is gone."""
     now = {old: row for row, old in enumerate(matches.tolist()) if old >= 0}
-    return [(now[i], now[j]) for i, j in pairs.tolist() if i in now and j in now]
+    weights = {(int(i), int(j)): weight for i, j, weight in soft.tolist()}
+    weights |= {(i, j): np.inf for i, j in pairs.tolist() if (i, j) not in weights}
+    found = {(now[i], now[j]): weight for (i, j), weight in weights.items() if i in now and j in now}
+    return list(found), np.array(list(found.values()))
 
 
-def record_known(table: Table, knowledge: Knowledge | None = None, held_out: NDArray[np.int64] | None = None) -> Known:
-    """What a run on a table was told; without knowledge, the keys of its rows alone."""
+def record_known(
+    table: Table,
+    knowledge: Knowledge | None = None,
+    held_out: NDArray[np.int64] | None = None,
+    told: Knowledge | None = None,
+) -> Known:
+    """What a run on a table was told; without knowledge, the keys of its rows alone.
+
+    ``told`` is what was said before it was decided what to believe.
+    """
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
+    told = knowledge if told is None else told
+    must_weights, cannot_weights, _ = told.weights
+    said = ((told.must_link, must_weights), (told.cannot_link, cannot_weights))
     return Known(
         knowledge.labels,
         nothing if held_out is None else held_out,
@@ -85,6 +107,7 @@ def record_known(table: Table, knowledge: Knowledge | None = None, held_out: NDA
         knowledge.cannot_link,
         row_keys(table.features),
         np.array(table.row_names or [], str),
+        *(np.column_stack([pairs, weights])[~np.isinf(weights)] for pairs, weights in said),
     )
 
 

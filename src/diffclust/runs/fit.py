@@ -164,7 +164,7 @@ def fit_run(
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")
         known = record_known(
-            table, found.knowledge if knowledge.is_soft else knowledge, np.where(truth is None, scored, -1)
+            table, found.knowledge if knowledge.is_soft else knowledge, np.where(truth is None, scored, -1), knowledge
         )
         named = name_clusters(found, table.class_names, known, warm if like is None else like)
         found = named.partition

@@ -163,9 +163,10 @@ class Known:
     Attributes:
         labels: (n,) class of each row that it was trained on, -1 where unknown.
         held_out: (n,) the same of rows that were kept for scoring.
-        must_link, cannot_link: (m, 2) pairs of row numbers.
+        must_link, cannot_link: (m, 2) pairs of row numbers; of those that may be wrong, the ones that are believed.
         row_keys: (n,) a hash of the features of each row.
         ids: (n,) texts; (0,) where rows have none.
+        soft_must, soft_cannot: (m, 3) all pairs that may be wrong, and their weights as given: nan is to be found.
     """
 
     labels: NDArray[np.int64]
@@ -174,6 +175,8 @@ class Known:
     cannot_link: NDArray[np.int64]
     row_keys: NDArray[np.uint64]
     ids: NDArray[np.str_]
+    soft_must: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
+    soft_cannot: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
 
     def matches(self, other: Known) -> NDArray[np.int64]:
         """(n,) the row of another run that each row is, -1 where none: by id where both have ids, else by features."""
@@ -320,8 +323,9 @@ def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> 
 
 
 def _read_known(path: Path, n_rows: int) -> Known:
+    names = [field.name for field in dataclasses.fields(Known)]  # older versions did not note soft pairs
     with _as_written(path, "the file"), np.load(path, allow_pickle=False) as saved:
-        known = Known(**{field.name: saved[field.name] for field in dataclasses.fields(Known)})
+        known = Known(**{name: saved[name] for name in names if name in saved or not name.startswith("soft")})
     for array in (known.labels, known.held_out, known.row_keys):
         _check_rows(path, len(array), n_rows)
     return known
