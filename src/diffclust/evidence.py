@@ -166,8 +166,8 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
     if of_input:
         by_input = {name: _agreement(name, of_input, partitions) for name in partitions}
         for name in partitions:
-            own, other = (across, by_input) if name in of_embedding else (by_input, across)
-            agreement[name] = OWN_KIND * own[name] + (1 - OWN_KIND) * other[name]
+            same, other = (across, by_input) if name in of_embedding else (by_input, across)
+            agreement[name] = OWN_KIND * same[name] + (1 - OWN_KIND) * other[name]
     chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
     speaking, right = [], []
     for split, found in zip(splits, of_splits, strict=True):
