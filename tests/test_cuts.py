@@ -10,7 +10,7 @@ import diffclust as dc
 from diffclust import Knowledge, cuts
 from diffclust.confidence import expected_weights, neighbour_shares, witnesses
 from diffclust.evidence import choose_cut, hide_labels
-from diffclust.partition import CUTS, partition
+from diffclust.partition import CUTS, INPUT_CUTS, partition
 
 
 def blobs(seed, n_classes=4, size=30, spread=0.3, dim=3):
@@ -162,7 +162,7 @@ def test_colourings_are_as_cheap_as_exhaustive_search_says():
     assert np.mean(np.array(excess) < 1e-12) > 0.8  # a local optimum, most often the best
 
 
-@pytest.mark.parametrize("cut", ["k-means", "gaussian", "spectral", "robust forest"])
+@pytest.mark.parametrize("cut", ["k-means", "gaussian", "gaussian of k-means", "spectral", "robust forest"])
 def test_the_tree_of_a_partition_has_its_clusters(cut):
     x, truth = blobs(0, spread=1.5)
     known = np.where((np.arange(len(x)) % 10 == 0) & (truth < 3), truth, -1)
@@ -193,7 +193,7 @@ def test_hidden_labels_choose_the_cut_that_finds_them():
     assert all((rest.labels >= 0).sum() < 40 and len(set(rest.labels)) < 5 for rest in calls)  # whole classes hidden
     assert {label for rest in calls for label in range(4) if label not in rest.labels} == {0, 1, 2, 3}  # each once
     of_embedding = set(CUTS) - {"classifier"}  # there is a class without labels
-    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in ("forest", "k-means", "gaussian"))}
+    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in INPUT_CUTS if cut != "classifier")}
     assert not found.cut.startswith("k-means")
     assert found.scores["k-means"] < found.scores[found.cut] - 0.2
     assert 0.5 < found.new_classes < found.scores[found.cut]  # labels that were told do not count
@@ -212,14 +212,20 @@ def test_without_labels_the_cut_that_agrees_with_the_others_is_taken():
     assert dc.metrics.clustering_scores(truth, found.clusters)["ari"] == 1
 
 
-def test_cuts_of_embedding_and_input_count_the_same_however_many_there_are():
+def test_cuts_of_the_input_are_asked_about_cuts_of_the_embedding_and_the_other_way_round():
     """Three cuts of the embedding agree on made-up clusters, as after training on too few labels."""
     truth, made_up = np.repeat([0, 1], 6), np.arange(12) % 2
-    partitions = {"forest": made_up, "k-means": made_up, "gaussian": made_up}
-    partitions |= {"forest of the input": truth, "gaussian of the input": truth, "classifier of the input": made_up}
+    nearly = np.where(np.arange(12) == 0, 1, truth)
+    partitions = {"forest": made_up, "k-means": made_up, "gaussian": made_up, "spectral": nearly}
+    partitions |= {"forest of the input": truth, "gaussian of the input": truth}
+    partitions |= {"classifier of the input": np.arange(12) // 2 % 2}  # it is no reference
     found = choose_cut(partitions, [], never, np.full(12, -1))
-    index = dc.metrics.clustering_scores(truth, made_up)["ari"]
-    assert found.agreement["forest"] == found.agreement["forest of the input"] == pytest.approx((1 + index) / 2)
+    far, near = (dc.metrics.clustering_scores(truth, each)["ari"] for each in (made_up, nearly))
+    assert found.cut == "spectral"
+    between = dc.metrics.clustering_scores(made_up, nearly)["ari"]
+    assert found.agreement["forest"] == pytest.approx(0.9 * far + 0.1 * (2 + between) / 3)
+    assert found.agreement["spectral"] == pytest.approx(0.9 * near + 0.1 * between)
+    assert found.agreement["forest of the input"] == pytest.approx(0.9 * (3 * far + near) / 4 + 0.1)
 
 
 def test_with_pairs_nothing_is_hidden_and_cuts_still_agree():

@@ -67,11 +67,11 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         batch_size, labelled_fraction: rows of a batch, and the share of them that is labelled, as far as it goes.
             "auto" is 256 rows, and 512 for more than 20 clusters.
         n_steps, learning_rate, weight_decay: of AdamW.
-        cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture), "spectral", or
-            "classifier" (for labels of all classes) of the embedding. "auto" makes all of them, and some of the input.
-            It takes the one that agrees best with the others and with labels that were hidden, at the cost of three
-            shorter trainings where there are two labels a class or more. With settings of the forest (the next two) it
-            is the forest.
+        cut: how clusters are made: "forest", "robust forest", "k-means", "gaussian" (a mixture that starts at the
+            forest), "gaussian of k-means", "spectral", or "classifier" (for labels of all classes) of the embedding.
+            "auto" makes all of them, and some of the input. It takes the one that agrees best with others and with
+            labels that were hidden, at the cost of three shorter trainings where there are two labels a class or more.
+            With settings of the forest (the next two) it is the forest.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less
             where ``n_clusters`` cannot be reached with it.

@@ -4,8 +4,9 @@ Some labels are hidden, the embedding is trained without them, and it is cut in 
 cut finds their classes again, and how often a row is where it belongs. Where there is room for new clusters, whole
 classes are hidden as well: they stand for the classes that nobody labelled.
 
-Few labels say little about a cut. So the cuts of the final embedding are asked as well: a cut that agrees with the
-others is seldom far off. That needs no labels at all.
+Few labels say little about a cut. So other cuts are asked as well: those of the input about a cut of the embedding, and
+those of the embedding about a cut of the input. Cuts of one kind agree because they see the same points, also where the
+training has made up its clusters; they count little. That needs no labels at all.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from diffclust.knowledge import Knowledge
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
 N_SPLITS = 3
-AGREEMENT_WEIGHT = 1.0  # of the agreement of cuts beside what hidden labels say
+AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
+OWN_KIND = 0.1  # of it with cuts of the same kind, of the embedding or of the input
 K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
 K_INTERVAL = (0.1, 0.9)
 K_POINTS = 2500  # of which numbers of clusters are compared
@@ -42,8 +44,8 @@ class Evidence:
     Attributes:
         cut: the cut that was chosen.
         scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were.
-        agreement: of each cut, the mean adjusted Rand index with the others, where those of the embedding and those of
-            the input count the same; empty if one was given.
+        agreement: of each cut of the embedding, the mean adjusted Rand index with cuts of the input, and the other way
+            round; with those of its own kind for a tenth, or alone where there are no others. Empty if one was given.
         new_classes: the mean adjusted Rand index of the chosen cut over hidden rows alone; None where no class was
             hidden.
         weights: of what says how sure a row's cluster is, see :mod:`diffclust.confidence`.
@@ -160,9 +162,12 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
     of_input = [name for name in partitions if name.endswith(OF_INPUT) and not name.startswith("classifier")]
     of_embedding = [name for name in partitions if not name.endswith(OF_INPUT)]
     across = {name: _agreement(name, of_embedding, partitions) for name in partitions}
-    agreement = across
+    agreement = dict(across)
     if of_input:
-        agreement = {name: (across[name] + _agreement(name, of_input, partitions)) / 2 for name in partitions}
+        by_input = {name: _agreement(name, of_input, partitions) for name in partitions}
+        for name in partitions:
+            same, other = (across, by_input) if name in of_embedding else (by_input, across)
+            agreement[name] = OWN_KIND * same[name] + (1 - OWN_KIND) * other[name]
     chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
     speaking, right = [], []
     for split, found in zip(splits, of_splits, strict=True):

@@ -231,7 +231,7 @@ def partition(
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
         cut: how clusters are made, one of ``CUTS``. "auto" makes all of them and takes the one that agrees best with
-            the others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). It is the
+            others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). It is the
             forest where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with
             another metric than a Euclidean one, and for more than 20,000 points.
         rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too.
@@ -341,10 +341,11 @@ CUTS: dict[str, Cut] = {
     "robust forest": robust_forest,
     "k-means": cuts.kmeans,
     "gaussian": gaussian,
+    "gaussian of k-means": cuts.gaussian,
     "spectral": cuts.spectral,
     "classifier": cuts.classifier,
 }
-INPUT_CUTS = ("forest", "k-means", "gaussian", "classifier")  # of the input, which "auto" compares, too
+INPUT_CUTS = ("forest", "k-means", "gaussian", "gaussian of k-means", "classifier")  # of the input, for "auto"
 # Of more than 20 clusters only these are compared, of the embedding and of the input: the others take too long.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
