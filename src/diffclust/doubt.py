@@ -121,8 +121,10 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     if clusters is None:  # together they leave no way to so many clusters: those go that the model disagrees with
         clusters = _clusters(best.share, knowledge.decide(np.isinf(said.weight), weight), rows, rng)
         believed &= np.isinf(said.weight) | (clusters is None or knowledge.agrees(clusters))
-    whole = clusters is not None and len(np.unique(clusters)) == best.share.shape[1] and len(rows) == len(flat)
-    return Belief(knowledge.decide(believed, weight), by_first_row(clusters) if whole else None)
+    whole = None
+    if clusters is not None and len(np.unique(clusters)) == best.share.shape[1] and len(rows) == len(flat):
+        whole = by_first_row(clusters)
+    return Belief(knowledge.decide(believed, weight), whole)
 
 
 def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Generator) -> Ints | None:
