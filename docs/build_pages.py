@@ -194,7 +194,7 @@ def texts() -> str:
     for row in read("text.csv"):
         scores.setdefault(row["method"], {}).setdefault(row["known"], []).append(row["ari"])
     lines = (
-        [method, *(f"{mean(of[share]):.1f} ({len(of[share])})" for share in ("0.25", "0.75"))]
+        [method, *(f"{mean(of[share]):.1f} ({len(of[share])})" if share in of else "" for share in ("0.25", "0.75"))]
         for method, of in scores.items()
     )
     return table(["ARI (number of seeds)", "25 % known", "75 % known"], lines)

@@ -120,7 +120,6 @@ def operator_calls():
         # Counting is called from inside other operators, where the recorder does not look.
         for arguments in list(recorder.calls[OPS.expected_adjacency.default].values()):
             OPS.adjacency_counts(OPS.expected_adjacency(*arguments)[1][:, None], N)
-        for arguments in list(recorder.calls[OPS.expected_connectivity.default].values()):
     return {func.name(): list(samples.values()) for func, samples in recorder.calls.items()}
 
 
