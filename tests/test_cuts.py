@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import diffclust as dc
 from diffclust import Knowledge, cuts
-from diffclust.confidence import expected_weights, neighbour_shares, witnesses
+from diffclust.confidence import neighbour_shares, witnesses
 from diffclust.evidence import choose_cut, hide_labels
 from diffclust.partition import CUTS, INPUT_CUTS, partition
 
@@ -292,16 +292,31 @@ def test_where_the_input_has_other_clusters_nobody_is_sure():
     agreeing, other = (partition(x, known, 4, cut="auto", rows=rows) for rows in (x, noise))
     assert np.array_equal(agreeing.clusters, other.clusters)
     assert agreeing.probabilities().max(1).mean() > 0.85 > other.probabilities().max(1).mean() + 0.3
-    assert expected_weights(0.5)[0] == expected_weights(1.0)[0] / 2
-    assert expected_weights(-0.1)[:3] == (0, 0, 0)
+    for found in (agreeing, other):
+        own = found.probabilities()[np.arange(len(x)), found.clusters]
+        assert own[known.labels < 0].mean() == pytest.approx(found.evidence.share_right, abs=0.02)
+
+
+def test_hidden_rows_of_one_class_do_not_make_sure():
+    """All of them are in its cluster, which says nothing about the rows that are there, too."""
+    x, truth = blobs(0, n_classes=2, size=60)
+    known = Knowledge.join(np.where((truth == 0) & (np.arange(len(x)) % 6 == 0), 0, -1))
+    noise = np.random.default_rng(0).normal(size=x.shape)
+    found = partition(x, known, 2, cut="auto", rows=noise, retrain=lambda rest: x)
+    assert found.evidence.n_hidden == 0
+    assert found.evidence.share_right < 0.85
+    # The cluster of the class has all hidden rows, and few others; of noise it has as many of both.
+    assert found.evidence.cut in CUTS
+    assert found.evidence.scores[found.evidence.cut] == pytest.approx(0.5, abs=0.15)
+    assert abs(found.evidence.scores["k-means of the input"]) < 0.5
 
 
 def test_rows_far_from_labelled_ones_speak_for_new_clusters():
     x, truth = blobs(0, n_classes=2, size=60)
     labelled = (truth == 0) & (np.arange(len(x)) % 6 == 0)
     new = np.array([False, True])
-    of_distance = witnesses(x, truth, [], new, labelled)[4]
+    of_distance = witnesses(x, truth, [], new, labelled)[3]
     assert (of_distance[:, 0] == 0).all()
     assert of_distance[truth == 1, 1].min() > of_distance[truth == 0, 1].max()
-    assert (witnesses(x, truth, [], new, np.arange(len(x)) == 0)[4] == 0).all()  # one label has no scale
-    assert (witnesses(x, truth, [], new, labelled, "manhattan")[4] == 0).all()
+    assert (witnesses(x, truth, [], new, np.arange(len(x)) == 0)[3] == 0).all()  # one label has no scale
+    assert (witnesses(x, truth, [], new, labelled, "manhattan")[3] == 0).all()

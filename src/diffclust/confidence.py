@@ -2,9 +2,8 @@
 
 The witnesses are other partitions of the same rows (*votes*), the clusters of a row's neighbours (*shares*), the
 density of each cluster where the row is, and for new clusters the distance from the labelled rows. A softmax of their
-weighted logarithms is the probability. The weights are fitted to rows whose labels were hidden
-(:mod:`diffclust.evidence`), so that of the rows with probability 0.8 about four in five are right. Without such rows
-they are :func:`expected_weights`, and ``ALONE`` where there is one partition only.
+weighted logarithms is the probability. How sharp it is follows from the share of rows that is expected to be right
+(:func:`expected_share` and :mod:`diffclust.evidence`): the mean probability of a row's own cluster is that share.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from diffclust.cuts import GAUSSIAN_DIMENSIONS, leading_components, log_densitie
 from diffclust.threads import small_in_one_thread
 
 NEIGHBOURS = 15  # at most, whose clusters count
-# Weights of votes, shares, densities, of being a new cluster, and of a new cluster's distance from labelled rows.
-WEIGHTS = (0.8, 0.11, 0.04, 0.0, 0.3)  # where cuts of the input agree with those of the embedding
-ALONE = (0.0, 1.0, 0.0, 0.0, 0.0)  # where no other partition votes
-SPREADS = (0.5, 0.5, 0.05, 1.0, 0.5)  # how far fitted weights may easily be from the expected ones
-USUAL_AGREEMENT = 0.6  # of input and embedding, where it is not known
+# Weights of votes, shares, densities, and of a new cluster's distance from labelled rows, but for a factor.
+WEIGHTS = (0.8, 0.11, 0.04, 0.3)
+ALONE = (0.0, 1.0, 0.0, 0.0)  # where no other partition votes
+# Of the logit of the share that is right: a constant, the logit of the mean vote, log of labels a class. They are those
+# of `python benchmarks/trust_confidence.py`.
+SHARE_RIGHT = (-0.94, 1.21, 0.28)
 LEAST_LOG_DENSITY = -50.0
 
 Floats = NDArray[np.float64]
@@ -49,7 +49,7 @@ def witnesses(
         metric: of neighbours. Densities and distances are Euclidean, and left out with other metrics.
 
     Returns:
-        (5, n, k) logarithms of votes, shares and densities, ``new``, and :func:`remoteness` for new clusters.
+        (4, n, k) logarithms of votes, shares and densities, and :func:`remoteness` for new clusters.
     """
     n, k = len(clusters), len(new)
     partitions = [clusters, *others]
@@ -66,57 +66,66 @@ def witnesses(
             np.log(votes + 0.5 / (len(partitions) * k)),
             np.log(neighbour_shares(embedding, clusters, k, metric) + 1 / (NEIGHBOURS * k)),
             np.maximum(density, LEAST_LOG_DENSITY),
-            np.broadcast_to(new, (n, k)),
             remote[:, None] * new,
         ]
     )
 
 
-def probabilities(speaking: Floats, weights: Sequence[float] = WEIGHTS) -> Floats:
-    """(n, k) the probability of each cluster, from :func:`witnesses`; rows sum to one."""
+def probabilities(speaking: Floats, clusters: NDArray[Any], rows: NDArray[np.bool_], share: float | None) -> Floats:
+    """The probability of each cluster.
+
+    Args:
+        speaking: (4, n, k) of :func:`witnesses`.
+        clusters: (n,) the clusters.
+        rows: (n,) which rows have no label.
+        share: of these rows, how many are expected to be right. Their clusters have this mean probability, as far as
+            the witnesses allow. None where no other partition votes: shares of neighbours.
+
+    Returns:
+        (n, k); rows sum to one.
+    """
     from scipy.special import softmax
 
-    return np.asarray(softmax(np.tensordot(weights, speaking, 1), axis=1))
+    if share is None or not rows.any():
+        return np.asarray(softmax(np.tensordot(ALONE, speaking, 1), axis=1))
+    logits = np.tensordot(WEIGHTS, speaking, 1)
+    some, own = logits[rows], clusters[rows]
+    low, high = -5.0, 3.0  # of the logarithm of the factor
+    for _ in range(12):
+        middle = (low + high) / 2
+        mean = softmax(np.exp(middle) * some, axis=1)[np.arange(len(some)), own].mean()
+        low, high = (middle, high) if mean < share else (low, middle)
+    return np.asarray(softmax(np.exp(low) * logits, axis=1))
 
 
-def expected_weights(agreement: float) -> tuple[float, ...]:
-    """The weights before any row says how far to trust the witnesses.
+def mean_vote(clusters: NDArray[Any], others: Sequence[NDArray[Any]]) -> float:
+    """The share of rows that other partitions put into the same cluster, in the mean; 0 where there are none.
 
-    Cuts of one embedding may agree because the training has made up its clusters. Then cuts of the input find others.
+    >>> mean_vote(np.array([0, 0, 1, 1]), [np.array([5, 5, 3, 3]), np.array([0, 0, 0, 1])])
+    0.875
+    """
+    rows, k = np.arange(len(clusters)), int(clusters.max()) + 1
+    return float(np.mean([_votes(clusters, other, k)[rows, clusters].mean() for other in others] or [0.0]))
+
+
+def expected_share(vote: float, labels: NDArray[Any]) -> float:
+    """The share of rows that is right, before any label was hidden.
+
+    Where cuts of the input and of the embedding find the same clusters, more rows are right, and with more labels a
+    class as well. How much more was learnt on the development sets of benchmarks/trust_sets.py.
 
     Args:
-        agreement: the mean adjusted Rand index of cuts of the input with cuts of the embedding.
+        vote: of :func:`mean_vote`.
+        labels: (n,) classes, -1 where unknown.
 
-    Returns:
-        Five numbers.
+    >>> [round(expected_share(vote, np.array([0, 0, 1, 1, -1, -1])), 2) for vote in (0.5, 0.8, 1.0)]
+    [0.32, 0.66, 0.98]
     """
-    votes, shares, densities, *of_new = WEIGHTS
-    sure = max(agreement, 0.0)
-    return votes * sure, shares * sure, densities * sure, *of_new
-
-
-def fit_weights(speaking: Floats, right: NDArray[np.int64], expected: Sequence[float]) -> tuple[float, ...]:
-    """The weights under which the right clusters of some rows are most probable, and near the expected ones.
-
-    Args:
-        speaking: (5, m, k) of :func:`witnesses`.
-        right: (m,) the cluster that each row belongs to.
-        expected: of :func:`expected_weights`.
-
-    Returns:
-        Five numbers.
-    """
-    from scipy.optimize import minimize
-    from scipy.special import log_softmax
-
-    rows = np.arange(len(right))
-
-    def cost(weights: Floats) -> float:
-        likelihood = log_softmax(np.tensordot(weights, speaking, 1), axis=1)[rows, right].sum()
-        return float(0.5 * (((weights - expected) / SPREADS) ** 2).sum() - likelihood)
-
-    bounds = [(0, None), (0, None), (0, None), (None, None), (0, None)]
-    return tuple(float(each) for each in minimize(cost, expected, method="L-BFGS-B", bounds=bounds).x)
+    known = labels[labels >= 0]
+    constant, slope, of_labels = SHARE_RIGHT
+    logit = constant + slope * float(np.log((vote + 0.02) / (1.02 - vote)))
+    logit += of_labels * float(np.log(max(1, len(known)) / max(1, len(np.unique(known)))))
+    return float(1 / (1 + np.exp(-logit)))
 
 
 def remoteness(embedding: Any, known: NDArray[np.bool_]) -> Floats:

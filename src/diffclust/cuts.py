@@ -39,8 +39,8 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
 
     Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
-    at rows far from them, as in k-means++. Of many clusters such a start seldom finds all, because the means of a few
-    labelled rows are poor centres. There, scikit-learn's k-means without knowledge gives the start.
+    at rows far from them, as in k-means++. The means of a few labelled rows are poor centres, so the last start is
+    scikit-learn's k-means without knowledge. Of many clusters that is the only one.
 
     Args:
         points: (n, d).
@@ -62,17 +62,19 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
     group, apart = knowledge.group, knowledge.apart
     members = [np.flatnonzero(group == number) for number in range(len(apart))]
     best, lowest = None, np.inf
-    many = MANY_CLUSTERS < n_clusters < len(points)
-    for _ in range(1 if many else RESTARTS if knowledge.all_apart else PAIR_RESTARTS):
-        if many:
-            centres = _free_centres(points, n_clusters, seed)
-        else:
+    n_starts = RESTARTS if knowledge.all_apart else PAIR_RESTARTS
+    if len(members) == n_clusters and knowledge.all_apart:
+        n_starts = 1  # every one would be the same
+    if MANY_CLUSTERS < n_clusters < len(points):
+        n_starts = 0
+    for start in range(n_starts + 1):
+        if start < n_starts or n_clusters == len(points):
             centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
+        else:
+            centres = _free_centres(points, n_clusters, seed)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
-        if len(members) == n_clusters and knowledge.all_apart:
-            break  # every start is the same
     assert best is not None
     return by_first_row(best)
 

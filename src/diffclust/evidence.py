@@ -27,6 +27,7 @@ MOST_POINTS = 20_000  # of which cuts are compared
 N_SPLITS = 3
 AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
 OWN_KIND = 0.1  # of it with cuts of the same kind, of the embedding or of the input
+PRIOR_ROWS = 50  # hidden rows that count as much as what is expected without them
 K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
 K_INTERVAL = (0.1, 0.9)
 K_POINTS = 2500  # of which numbers of clusters are compared
@@ -43,13 +44,15 @@ class Evidence:
 
     Attributes:
         cut: the cut that was chosen.
-        scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were.
+        scores: of each cut, the mean adjusted Rand index with all labels when some were hidden; empty if none were. Of
+            one labelled class, how many more of the hidden rows than of all others are in its cluster.
         agreement: of each cut of the embedding, the mean adjusted Rand index with cuts of the input, and the other way
             round; with those of its own kind for a tenth, or alone where there are no others. Empty if one was given.
         new_classes: the mean adjusted Rand index of the chosen cut over hidden rows alone; None where no class was
             hidden.
-        weights: of what says how sure a row's cluster is, see :mod:`diffclust.confidence`.
-        n_hidden: rows that these weights come from.
+        share_right: of the rows without a label, how many are expected to be in the right cluster; None if a cut was
+            given.
+        n_hidden: hidden rows that this share comes from, besides what is expected without them.
         n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
         candidates: numbers of clusters, and how well hidden classes were found with each.
         hidden_chances: (n, classes) how likely each class is for a row whose label was hidden; NaN for other rows. None
@@ -60,7 +63,7 @@ class Evidence:
     scores: Mapping[str, float] = field(default_factory=dict)
     agreement: Mapping[str, float] = field(default_factory=dict)
     new_classes: float | None = None
-    weights: tuple[float, ...] = confidence.ALONE
+    share_right: float | None = None
     n_hidden: int = 0
     n_clusters: int | None = None
     candidates: Mapping[int, float] = field(default_factory=dict)
@@ -154,12 +157,12 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
     of_splits = [cut_all(split.embedding, split.known, n_clusters) for split in splits]
     names = [name for name in partitions if all(name in each for each in of_splits)]
     labelled = labels >= 0
+    score = _ari_of_labels if len(np.unique(labels[labelled])) > 1 else _lift_of_class
     scores = {
-        name: float(np.mean([adjusted_rand_score(labels[labelled], each[name][labelled]) for each in of_splits]))
-        for name in (names if splits and len(np.unique(labels[labelled])) > 1 else ())  # of one class it says nothing
+        name: float(np.mean([score(each[name], split, labels) for split, each in zip(splits, of_splits, strict=True)]))
+        for name in (names if splits else ())
     }
-    # A classifier of the input is no reference: with few labels it agrees with nothing.
-    of_input = [name for name in partitions if name.endswith(OF_INPUT) and not name.startswith("classifier")]
+    of_input = [name for name in partitions if name.endswith(OF_INPUT) and is_voter(name)]
     of_embedding = [name for name in partitions if not name.endswith(OF_INPUT)]
     across = {name: _agreement(name, of_embedding, partitions) for name in partitions}
     agreement = dict(across)
@@ -169,22 +172,7 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
             same, other = (across, by_input) if name in of_embedding else (by_input, across)
             agreement[name] = OWN_KIND * same[name] + (1 - OWN_KIND) * other[name]
     chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
-    speaking, right = [], []
-    for split, found in zip(splits, of_splits, strict=True):
-        own = found[chosen]
-        belongs = matched_clusters(own, labels, split.known.labels)
-        hidden = labelled & (split.known.labels < 0) & (belongs >= 0)
-        others = [each for name, each in found.items() if name != chosen]
-        new = np.ones(n_clusters, bool)
-        new[own[split.known.labels >= 0]] = False
-        told = split.known.labels >= 0
-        speaking.append(confidence.witnesses(split.embedding, own, others, new, told)[:, hidden])
-        right.append(belongs[hidden])
-    n_hidden = sum(map(len, right))
-    similar = float(np.mean([across[name] for name in of_input])) if of_input else confidence.USUAL_AGREEMENT
-    weights = confidence.expected_weights(similar)
-    if n_hidden:
-        weights = confidence.fit_weights(np.concatenate(speaking, axis=1), np.concatenate(right), weights)
+    share_right, n_hidden = _share_right(chosen, partitions, splits, of_splits, labels)
     hidden_scores = [
         adjusted_rand_score(labels[hidden], found[chosen][hidden])
         for split, found in zip(splits, of_splits, strict=True)
@@ -196,12 +184,60 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
         scores=scores,
         agreement=agreement,
         new_classes=float(np.mean(hidden_scores)) if hidden_scores else None,
-        weights=weights,
+        share_right=share_right,
         n_hidden=n_hidden,
         hidden_chances=mean_chances([hidden_chances(each.embedding, each.known.labels, labels) for each in splits])
         if splits
         else None,
     )
+
+
+def is_voter(name: str) -> bool:
+    """Whether a cut is asked about others. A classifier is not: with few labels it agrees with nothing."""
+    return not name.startswith("classifier")
+
+
+def _ari_of_labels(clusters: Labels, split: Split, labels: Labels) -> float:
+    """The adjusted Rand index with all labels."""
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(labels[labels >= 0], clusters[labels >= 0]))
+
+
+def _lift_of_class(clusters: Labels, split: Split, labels: Labels) -> float:
+    """The share of hidden rows in the cluster of the one labelled class, less that of rows that never had a label.
+
+    A cluster that holds everything finds all hidden rows, and has a lift of 0.
+    """
+    told = split.known.labels >= 0
+    inside = clusters == clusters[told][0]
+    return float(inside[(labels >= 0) & ~told].mean() - inside[labels < 0].mean()) if (labels < 0).any() else 0.0
+
+
+def _share_right(
+    chosen: str,
+    partitions: Mapping[str, Labels],
+    splits: list[Split],
+    of_splits: list[dict[str, Labels]],
+    labels: Labels,
+) -> tuple[float, int]:
+    """The share of rows without a label that is expected to be right, and the hidden rows that speak for it.
+
+    Where there are new clusters hidden rows are too few of too few classes: they find their clusters more often than
+    other rows do, and a cluster that holds everything finds all of them. So they count where all classes have labels.
+    """
+    own, hidden = partitions[chosen], np.zeros(0)
+    voters = [each for name, each in partitions.items() if name != chosen and is_voter(name)]
+    expected = confidence.expected_share(confidence.mean_vote(own, voters), labels)
+    if np.isin(own, own[labels >= 0]).all():
+        right = [
+            (each[chosen] == matched_clusters(each[chosen], labels, split.known.labels))[
+                (labels >= 0) & (split.known.labels < 0)
+            ]
+            for split, each in zip(splits, of_splits, strict=True)
+        ]
+        hidden = np.concatenate([hidden, *right])
+    return float((PRIOR_ROWS * expected + hidden.sum()) / (PRIOR_ROWS + len(hidden))), len(hidden)
 
 
 def hidden_chances(points: NDArray[Any], told: Labels, labels: Labels) -> NDArray[np.float64]:

@@ -29,6 +29,7 @@ from diffclust.evidence import (
     choose_cut,
     compare_numbers,
     hide_labels,
+    is_voter,
     most_likely_number,
 )
 from diffclust.forest import Hierarchy
@@ -61,7 +62,7 @@ class Partition:
         hierarchy: the tree under ``knowledge``: ``hierarchy.labels(k, min_cluster_size)`` for other k.
         free_hierarchy: the tree without knowledge.
         evidence: the cut that made the clusters, and why; how sure they are.
-        others: what other cuts made of the same points, where cuts were compared.
+        others: what other cuts made of the same points, where cuts were compared; without classifiers.
     """
 
     points: NDArray[Any]
@@ -102,7 +103,7 @@ class Partition:
         points = self.distances() if self.metric == "precomputed" else self.points
         labelled = self.knowledge.labels >= 0
         speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, labelled, self.metric)
-        found = confidence.probabilities(speaking, self.evidence.weights)
+        found = confidence.probabilities(speaking, self.clusters, ~labelled, self.evidence.share_right)
         known = np.flatnonzero(labelled)
         found[known] = 0
         found[known, self.clusters[known]] = 1
@@ -316,7 +317,7 @@ def partition(
         hierarchy,
         free,
         evidence,
-        tuple(partitions.values()),
+        tuple(each for name, each in partitions.items() if is_voter(name)),
     )
 
 
