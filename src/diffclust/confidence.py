@@ -22,8 +22,8 @@ NEIGHBOURS = 15  # at most, whose clusters count
 WEIGHTS = (0.8, 0.11, 0.04, 0.3)
 ALONE = (0.0, 1.0, 0.0, 0.0)  # where no other partition votes
 # Of the logit of the share that is right: a constant, the logit of the mean vote, log of labels a class. They are those
-# of `python benchmarks/trust_confidence.py`.
-SHARE_RIGHT = (-0.94, 1.21, 0.28)
+# of `python benchmarks/trust_confidence.py results/trust_development.csv`.
+SHARE_RIGHT = (-0.94, 1.18, 0.26)
 LEAST_LOG_DENSITY = -50.0
 
 Floats = NDArray[np.float64]
@@ -119,7 +119,7 @@ def expected_share(vote: float, labels: NDArray[Any]) -> float:
         labels: (n,) classes, -1 where unknown.
 
     >>> [round(expected_share(vote, np.array([0, 0, 1, 1, -1, -1])), 2) for vote in (0.5, 0.8, 1.0)]
-    [0.32, 0.66, 0.98]
+    [0.32, 0.69, 0.98]
     """
     known = labels[labels >= 0]
     constant, slope, of_labels = SHARE_RIGHT

@@ -235,7 +235,8 @@ def partition(
             others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). It is the
             forest where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with
             another metric than a Euclidean one, and for more than 20,000 points.
-        rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too.
+        rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too, but not of
+            images (n, ...): what is near by its pixels is often of another class.
         retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
         seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
@@ -258,7 +259,8 @@ def partition(
     knowledge = Knowledge.from_constraints(knowledge, len(points))
     of_pairs = None
     if knowledge.is_soft:
-        knowledge, of_pairs = believe(points if rows is None else rows, knowledge, n_clusters, seed)
+        seen = points if rows is None else np.reshape(rows, (len(points), -1))
+        knowledge, of_pairs = believe(seen, knowledge, n_clusters, seed)
     if cut not in ("auto", *CUTS):
         raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:
@@ -289,7 +291,7 @@ def partition(
     evidence = Evidence(cut="forest" if cut == "auto" else cut)
     partitions: dict[str, NDArray[Any]] = {}
     if compares:
-        cut_all = functools.partial(_cut_all, rows=None if rows is None else _few_components(rows))
+        cut_all = functools.partial(_cut_all, rows=_few_components(rows) if np.ndim(rows) == 2 else None)
         partitions = cut_all(points, knowledge, wanted)
         evidence = choose_cut(partitions, splits, cut_all, knowledge.labels)
         evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
@@ -381,8 +383,7 @@ def _cut_all(
 
 
 def _few_components(rows: Any) -> NDArray[Any]:
-    rows = np.asarray(rows, np.float64)
-    return cuts.leading_components(rows.reshape(len(rows), -1), INPUT_COMPONENTS)
+    return cuts.leading_components(np.asarray(rows, np.float64), INPUT_COMPONENTS)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -173,7 +173,8 @@ def fit_run(
         say("Scoring other methods on the same rows and labels ...")
         scores = score_methods(table, scored, found.clusters, found.n_clusters, baseline, config.seed)
         confidence = found.probabilities()[np.arange(len(table)), found.clusters]
-        suspects = Suspects(suspect_labels(found, table.class_names, rows), suspect_pairs(found, rows))
+        flat = rows.reshape(len(rows), -1)
+        suspects = Suspects(suspect_labels(found, table.class_names, flat), suspect_pairs(found, flat))
         metrics = make_metrics(table, module, named, suspects, confidence, scored, scores, trained - started)
         for sentence in metrics["remarks"]:
             say(sentence)

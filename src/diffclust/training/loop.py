@@ -186,8 +186,8 @@ def embed(module: ForestModule, x: Any, *, batch_size: int = 4096, device: str =
 
 
 def scaled_rows(module: ForestModule, x: Any) -> NDArray[np.float32]:
-    """The input (n, p) as the network sees it: scaled, and flat."""
-    return module.scaling(as_rows(x).to(module.device)).flatten(1).cpu().numpy()
+    """The input (n, ...) as the network sees it: scaled."""
+    return module.scaling(as_rows(x).to(module.device)).cpu().numpy()
 
 
 def needs_one_thread(module: ForestModule, rows: torch.Tensor, n_rows: int) -> bool:
