@@ -320,3 +320,11 @@ def test_rows_far_from_labelled_ones_speak_for_new_clusters():
     assert of_distance[truth == 1, 1].min() > of_distance[truth == 0, 1].max()
     assert (witnesses(x, truth, [], new, np.arange(len(x)) == 0)[3] == 0).all()  # one label has no scale
     assert (witnesses(x, truth, [], new, labelled, "manhattan")[3] == 0).all()
+
+
+def test_pixels_of_images_are_not_cut():
+    x, truth = blobs(0, size=60)
+    known = Knowledge.join(np.where(np.arange(len(x)) % 6 == 0, truth, -1))
+    flat, images = (partition(x, known, 4, cut="auto", rows=rows) for rows in (x, x[:, :, None]))
+    assert any(name.endswith("of the input") for name in flat.evidence.agreement)
+    assert not any(name.endswith("of the input") for name in images.evidence.agreement)
