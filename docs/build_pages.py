@@ -295,7 +295,7 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "python benchmarks/small_sets.py --jobs 2 --out results", "small_sets.md", small_sets_k,
     ),
     (
-        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz --seeds 15 "
+        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz --seeds 17 "
         "--out results/trust.csv", "trust.md", trust,
     ),
     (
