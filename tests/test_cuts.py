@@ -328,3 +328,9 @@ def test_pixels_of_images_are_not_cut():
     flat, images = (partition(x, known, 4, cut="auto", rows=rows) for rows in (x, x[:, :, None]))
     assert any(name.endswith("of the input") for name in flat.evidence.agreement)
     assert not any(name.endswith("of the input") for name in images.evidence.agreement)
+
+
+def test_one_cut_alone_has_no_expected_share():
+    x, truth = blobs(0, size=20)
+    found = choose_cut({"forest": truth}, [], lambda *given: {}, np.where(np.arange(len(x)) % 5 == 0, truth, -1))
+    assert found.share_right is None

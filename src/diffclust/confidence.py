@@ -99,13 +99,13 @@ def probabilities(speaking: Floats, clusters: NDArray[Any], rows: NDArray[np.boo
 
 
 def mean_vote(clusters: NDArray[Any], others: Sequence[NDArray[Any]]) -> float:
-    """The share of rows that other partitions put into the same cluster, in the mean; 0 where there are none.
+    """The share of rows that other partitions put into the same cluster, in the mean.
 
     >>> mean_vote(np.array([0, 0, 1, 1]), [np.array([5, 5, 3, 3]), np.array([0, 0, 0, 1])])
     0.875
     """
     rows, k = np.arange(len(clusters)), int(clusters.max()) + 1
-    return float(np.mean([_votes(clusters, other, k)[rows, clusters].mean() for other in others] or [0.0]))
+    return float(np.mean([_votes(clusters, other, k)[rows, clusters].mean() for other in others]))
 
 
 def expected_share(vote: float, labels: NDArray[Any]) -> float:

@@ -51,7 +51,7 @@ class Evidence:
         new_classes: the mean adjusted Rand index of the chosen cut over hidden rows alone; None where no class was
             hidden.
         share_right: of the rows without a label, how many are expected to be in the right cluster; None if a cut was
-            given.
+            given, or no other was found.
         n_hidden: hidden rows that this share comes from, besides what is expected without them.
         n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
         candidates: numbers of clusters, and how well hidden classes were found with each.
@@ -220,7 +220,7 @@ def _share_right(
     splits: list[Split],
     of_splits: list[dict[str, Labels]],
     labels: Labels,
-) -> tuple[float, int]:
+) -> tuple[float | None, int]:
     """The share of rows without a label that is expected to be right, and the hidden rows that speak for it.
 
     Where there are new clusters hidden rows are too few of too few classes: they find their clusters more often than
@@ -228,6 +228,8 @@ def _share_right(
     """
     own, hidden = partitions[chosen], np.zeros(0)
     voters = [each for name, each in partitions.items() if name != chosen and is_voter(name)]
+    if not voters:
+        return None, 0
     expected = confidence.expected_share(confidence.mean_vote(own, voters), labels)
     if np.isin(own, own[labels >= 0]).all():
         right = [
