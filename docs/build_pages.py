@@ -232,6 +232,13 @@ def gpu() -> str:
     )
 
 
+def place() -> str:
+    """Time and memory of placing the rows of a large file."""
+    columns = ("rows", "processor_seconds", "rows_per_second", "peak_GB", "output_MB")
+    header = ["rows", "processor time, s", "rows a second", "peak memory, GB", "output, MB"]
+    return table(header, ([row[name] for name in columns] for row in read("place.csv")))
+
+
 def scaling() -> str:
     """Milliseconds of a step of several gloo processes."""
     names = ("seconds", "gather", "solve", "reduce")
@@ -336,6 +343,10 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
     (
         "gpu.csv", "Loss and gradient on an NVIDIA H200", "PYTHONPATH=src python benchmarks/gpu.py --seconds 0.2",
         "README.md", gpu,
+    ),
+    (
+        "place.csv", "Placing many rows", "python benchmarks/place.py --rows 1000000 4000000 --out results/place.csv",
+        "README.md", place,
     ),
     (
         "scaling.csv", "One loss over several processes", "python benchmarks/ranks.py --seconds 5 --out results",

@@ -168,6 +168,7 @@ MEASURED = re.compile(
 # Numbers on pages that are settings, bars or arithmetic.
 NOT_MEASURED = {
     "README.md": {"3.11", "3.13", "2.0"},
+    "big-data.md": {"14"},  # hours: 10^7 / 200 seconds
     "cluster.md": {"45"},  # --timeout
     "clusters.md": {"2.2"},  # log-odds of nine in ten
     "design.md": {"0.07", "2.4", "2.9"},  # a constant; multiply-adds, which are counted
@@ -227,6 +228,7 @@ WRITTEN_TABLES = [
     ("ask.md", "A run on 90 %", "ask_names.csv", ()),
     ("ask.md", "ARI of rows without a label", "ask_warm.csv", ()),
     ("README.md", "`Hierarchy.from_points` against", "points.csv", ()),
+    ("README.md", "Placing new rows", "place.csv", ()),
     ("README.md", "Scaling of loss and gradient", "gpu.csv", ()),
 ]
 
@@ -242,7 +244,7 @@ def test_tables_written_by_hand_are_those_of_the_files(page, words, name, withou
     numbers = [
         number for row in rows for number in re.findall(r"(?<![\w.(])\d+\.\d+(?!x)", re.sub(r"\(.*?\)", "", row))
     ]
-    assert len(numbers) >= 3
+    assert len(numbers) >= 2
     assert [number for number in numbers if not occurs(number, source)] == []
 
 
