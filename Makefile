@@ -65,8 +65,9 @@ bench: $(VENV)/.dev  ## prints ratios against plain Kruskal in the same run
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+# --no-compile: most modules of torch and sympy are never imported, and Python compiles those that are.
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) -e ".[fit]"
+	$(PIP) --no-compile -e ".[fit]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
