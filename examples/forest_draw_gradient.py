@@ -65,7 +65,7 @@ plt.show()
 # %%
 # A gradient
 # ----------
-# Four points get labels. The gradient of the loss in the similarities is the average free forest minus the average
+# Five points get labels. The gradient of the loss in the similarities is the average free forest minus the average
 # forest that agrees with the labels. A step of training raises similarities where it is negative.
 known = np.full(30, -1)
 known[[0, 1, 10, 11]] = 0, 0, 1, 1
