@@ -158,20 +158,20 @@ def mean_ari(name: str, column: str, titles: dict[str, str]) -> str:
     methods = sorted({method for method, _ in scores}, key=lambda method: -means.get((method, last), 0.0))
     n_sets = len({row["set"] for row in rows})
     lines = ([method, *(cell(method, value) for value in titles)] for method in methods)
-    text = f"Adjusted Rand index, mean over {n_sets} sets and all seeds.\n\n"
+    text = f"Adjusted Rand index, mean over {n_sets} sets and all seeds, by the share of known labels.\n\n"
     return text + table(["method", *titles.values()], lines)
 
 
 def small_sets() -> str:
     """Mean ARI of each method at each share of known labels."""
     shares = sorted({row["share"] for row in read("small_sets.csv")}, key=float)
-    return mean_ari("small_sets.csv", "share", {share: f"{float(share):.0%} of the labels" for share in shares})
+    return mean_ari("small_sets.csv", "share", {share: f"{float(share):.0%}" for share in shares})
 
 
 def trust() -> str:
     """Mean ARI of each method under each protocol."""
-    titles = {share: f"{share} % of the labels" for share in ("1", "5", "20")}
-    return mean_ari("trust.csv", "protocol", titles | {"half": "10 % of half of the classes"})
+    titles = {share: f"{share}%" for share in ("1", "5", "20")}
+    return mean_ari("trust.csv", "protocol", titles | {"half": "10% of half of the classes"})
 
 
 def trust_k() -> str:
