@@ -10,7 +10,7 @@ PARALLEL := -q -n auto --dist worksteal
 LOWEST := .venv-lowest
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: demo check fast-tests hooks test test-lowest test-pythons test-gpu lint types bench clean
+.PHONY: demo check fast-tests hooks check-hooks test test-lowest test-pythons test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
@@ -19,9 +19,15 @@ demo: $(VENV)/.demo  ## the main job on the embedded default
 check: $(VENV)/.dev  ## lint, type check, fast tests, side by side
 	$(MAKE) --jobs 3 lint types fast-tests
 
-hooks: $(VENV)/.dev  ## lint, format and spelling before each commit, with the versions of constraints.txt
-	$(PIP) pre-commit codespell
+HOOKS := check-jsonschema codespell pre-commit pre-commit-hooks ruff zizmor
+
+hooks: $(VENV)/bin/python  ## lint, format, spelling and files of settings before each commit
+	$(PIP) $(HOOKS)
 	$(BIN)/pre-commit install
+
+check-hooks: $(VENV)/bin/python  ## what the hooks check, on all files
+	$(PIP) $(HOOKS)
+	$(BIN)/pre-commit run --all-files --show-diff-on-failure
 
 test: lint types $(VENV)/.dev  ## lint, type check, every test
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -59,8 +65,9 @@ bench: $(VENV)/.dev  ## prints ratios against plain Kruskal in the same run
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+# --no-compile: most modules of torch and sympy are never imported, and Python compiles those that are.
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) -e ".[fit]"
+	$(PIP) --no-compile -e ".[fit]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -6,7 +6,8 @@
 
 Their code needs JAX and is never part of this repository. Without --reference only ours is timed, on torch and, where
 it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
-the same perturbed matrices must return the same forests. Times are medians; each contender has a process of its own,
+the same perturbed matrices must return the same forests. Ours is timed with both rules: one pass, which is the default
+of our losses, and must-links first, which is theirs. Times are medians; each contender has a process of its own,
 one after the other, because a program that uses torch has no JAX, with its threads, beside it. On a GPU the time of
 (s * s).sum() and its gradient says how much of an eager call is torch and the machine. Torch hands the backward pass of
 CUDA tensors to a thread of its own, which on some machines takes longer to wake up than all the rest: both are also
@@ -14,6 +15,7 @@ timed with torch.autograd.set_multithreading_enabled(False), which leaves it to 
 """
 
 import argparse
+import csv
 import importlib.util
 import itertools
 import time
@@ -31,6 +33,7 @@ import diffclust as dc
 from diffclust.frameworks import to_numpy
 
 EPSILON, K, SEED = 0.1, 10, 0
+RULES = {"": True, ", one pass": False}  # what a column is called, and must_link_first
 
 
 def make_problem(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,9 +113,12 @@ def check_answers(
 
 
 def our_step(
-    similarity: np.ndarray, labels: np.ndarray, n_draws: int, device: str, in_graph: bool = False
+    similarity: np.ndarray, labels: np.ndarray, n_draws: int, device: str, *, first: bool, in_graph: bool = False
 ) -> Callable[[], object]:
-    """Fresh noise in every step: another seed, or in a graph a counter on the device that the graph moves on."""
+    """Fresh noise in every step: another seed, or in a graph a counter on the device that the graph moves on.
+
+    ``first``: must-links first instead of one pass.
+    """
     s = torch.as_tensor(similarity, device=device).requires_grad_()
     y = torch.as_tensor(labels, device=device)
     counter = torch.zeros((), dtype=torch.int64, device=device)
@@ -121,14 +127,14 @@ def our_step(
     def step() -> torch.Tensor:
         seed = counter.add_(1) if in_graph else next(seeds)
         loss = dc.partial_fenchel_young_loss(
-            s, dc.Constraints.from_labels(y), K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=True
+            s, dc.Constraints.from_labels(y), K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=first
         )
         return torch.autograd.grad(loss, s)[0]
 
     return step
 
 
-def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int) -> Callable[[], object]:
+def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int, *, first: bool) -> Callable[[], object]:
     """Compiled; another seed in every step."""
     import jax
     import jax.numpy as jnp
@@ -136,7 +142,7 @@ def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int) -> Ca
     def loss(s: jax.Array, y: jax.Array, seed: jax.Array) -> jax.Array:
         constraints = dc.Constraints.from_labels(y)
         return dc.partial_fenchel_young_loss(
-            s, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=True
+            s, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=first
         )
 
     step, seeds = jax.jit(jax.value_and_grad(loss)), itertools.count()
@@ -180,10 +186,14 @@ def time_one(
             check_answers(authors, similarity, labels, placers(device)[framework])
         return {}
     if name == "jax":
-        return {"ours, jax": median_ms(our_jax_step(similarity, labels, n_draws), seconds)}
+        return {
+            f"ours, jax{rule}": median_ms(our_jax_step(similarity, labels, n_draws, first=first), seconds)
+            for rule, first in RULES.items()
+        }
     finish = torch.cuda.synchronize if device == "cuda" else lambda: None
-    step = our_step(similarity, labels, n_draws, device)
-    times = {"ours, torch": median_ms(lambda: (step(), finish()), seconds)}
+    steps = {rule: our_step(similarity, labels, n_draws, device, first=first) for rule, first in RULES.items()}
+    step = steps[""]
+    times = {f"ours, torch{rule}": median_ms(lambda run=run: (run(), finish()), seconds) for rule, run in steps.items()}
     if device == "cuda":
         nothing = torch.as_tensor(similarity, device=device).requires_grad_()
 
@@ -194,8 +204,9 @@ def time_one(
         with torch.autograd.set_multithreading_enabled(False):
             times["ours, torch, backward in this thread"] = median_ms(lambda: (step(), finish()), seconds)
             times["(s * s).sum(), backward in this thread"] = median_ms(floor, seconds)
-        captured = our_step(similarity, labels, n_draws, device, in_graph=True)
-        times["ours, torch in a graph"] = graph_ms(captured, seconds)
+        for rule, first in RULES.items():
+            captured = our_step(similarity, labels, n_draws, device, first=first, in_graph=True)
+            times[f"ours, torch in a graph{rule}"] = graph_ms(captured, seconds)
     return times
 
 
@@ -223,13 +234,16 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each timing takes (default: 2)")
     parser.add_argument("--frameworks", nargs="+", choices=["torch", "jax"], help="of ours (default: all installed)")
+    parser.add_argument("--out", type=Path, help="a csv file for the times: a line for each contender")
     arguments = parser.parse_args()
+    lines = []
     frameworks = arguments.frameworks or [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
     contenders = ["check", "authors", *frameworks] if arguments.reference else frameworks
     print(f"loss and gradient, k={K}, epsilon={EPSILON}, half the points labelled, {arguments.device}")
     for position, (n, n_draws) in enumerate(itertools.product(arguments.points, arguments.draws)):
         options = (n, n_draws, arguments.device, arguments.reference, frameworks, arguments.seconds)
         times = {column: ms for name in contenders for column, ms in in_a_process(name, *options).items()}
+        lines += [(arguments.device, n, n_draws, contender, f"{ms:.4g}") for contender, ms in times.items()]
         theirs = times.pop("authors", None)
         if position == 0:
             header = ["n", "draws", "authors", *itertools.chain(*((name, "ratio") for name in times))]
@@ -238,6 +252,9 @@ def main() -> None:
         for t in times.values():
             row += [f"{t:.3f} ms", "" if theirs is None else f"{theirs / t:.0f}x"]
         print("| " + " | ".join(row) + " |", flush=True)
+    if arguments.out:
+        with arguments.out.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([("device", "n", "draws", "contender", "ms"), *lines])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ version = release = diffclust.__version__
 
 extensions = [
     "myst_parser",
+    "sphinx_design",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.linkcode",
@@ -39,7 +40,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
-toc_object_entries = False
+toc_object_entries_show_parents = "hide"
 linkcode_resolve = build_pages.source_address
 
 sphinx_gallery_conf = {
@@ -68,6 +69,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_extra_path = ["live"]
 html_show_sourcelink = False
+html_sidebars = {page: [] for page in ("index", "start", "how-it-works", "limits")}  # they have no pages below them
 html_theme_options = {
     "logo": {"text": "diffclust"},  # with the version it would run into the search button of a phone
     "github_url": build_pages.REPOSITORY,

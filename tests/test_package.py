@@ -33,6 +33,25 @@ def test_metadata_is_complete():
     assert f"Programming Language :: Python :: {lowest}" in PROJECT["classifiers"]
 
 
+def test_versions_of_python_agree():
+    supported = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    span = f"Python {supported[0]} to {supported[-1]}"
+    for page in ("README.md", "CONTRIBUTING.md", "docs/start.md"):
+        assert span in (ROOT / page).read_text("utf-8"), page
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    tested = re.findall(r'"(3\.\d+)"', workflow.split("matrix:")[1].split("runs-on")[0])
+    assert set(supported) <= set(tested)
+    limits = (ROOT / "docs" / "limits.md").read_text("utf-8")
+    assert [version for version in tested if version not in supported and f"Python {version}" not in limits] == []
+
+
+def test_pinned_triton_is_the_one_that_pinned_torch_asks_for():
+    """PyPI's torch asks for one version exactly; the CPU build, which we may have here, asks for none."""
+    pins = dict(re.findall(r"^(torch|triton)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
+    asked = {"2.13.0": "3.7.1"}  # see https://pypi.org/project/torch; add a line with each new pin
+    assert pins["triton"] == asked.get(pins["torch"]), pins
+
+
 def test_all_is_every_extra_for_users():
     extras = PROJECT["optional-dependencies"]
     assert extras["all"] == ["diffclust[cells,fit,jax,metric-learning,neighbors,text]"]

@@ -28,7 +28,7 @@ EXTRAS = os.environ.get("DIFFCLUST_EXTRAS") == "required"
 # Tools for work on the library: constraints.txt pins them.
 UNBOUND = {"mypy", "ruff", "selenium", "fast_hdbscan", "fastcluster", "palmerpenguins", "quitefastmst"}
 UNBOUND |= {"build", "codespell", "ipykernel", "myst-parser", "nbclient", "pydata-sphinx-theme", "sphinx"}
-UNBOUND |= {"sphinx-gallery", "twine"}
+UNBOUND |= {"sphinx-design", "sphinx-gallery", "twine"}
 UNBOUND |= {"accelerate", "bertopic", "dask", "datasets", "distributed", "polars", "ray", "scanpy"}  # peers
 RNG = np.random.default_rng(0)
 POINTS = np.concatenate([RNG.normal(centre, 0.3, size=(12, 3)) for centre in (-4, 0, 4)])
