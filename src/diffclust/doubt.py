@@ -146,9 +146,8 @@ def _fill_empty(clusters: Ints, points: Floats, group: Ints, n_clusters: int) ->
         along = leading_components(points[rows], 1)[:, 0]
         number = np.unique(unit[rows], return_inverse=True)[1]
         middle = np.bincount(number, along) / np.bincount(number)
-        far = middle > 0 if 0 < (middle > 0).sum() < len(middle) else middle == middle[middle.argmax()]
-        far[middle.argmin()] = False
-        clusters[rows[far[number]]] = empty
+        far = np.argsort(middle)[len(middle) // 2 :]
+        clusters[rows[np.isin(number, far)]] = empty
     return clusters
 
 
@@ -193,44 +192,35 @@ class _Model(NamedTuple):
         return int(max(self.node.max(), self.links.ends.max())) + 1
 
     def fit(self, n_clusters: int, n_passes: int) -> _Fit:
-        """The mean of the mixtures of the last pass, or one more mixture if statements are more likely by it."""
+        """The mean of the mixtures of the last pass. Statements are judged by mixtures of rows alone."""
         n, given = len(self.differences), self.links.wrong
-        share_of_wrong, model, mean = FIRST_WRONG, self, None
-        judges: list[_Fit] = []
         right = 1 - np.where(np.isnan(given), FIRST_WRONG, given)
-        scatter, weight = self.differences.T @ (self.differences * right[:n, None]) / 2, float(right[:n].sum())
+        scatter = self.differences.T @ (self.differences * right[:n, None]) / 2
+        share_of_wrong, model = FIRST_WRONG, self
+        mean = judge = _Fit(np.ones((0, 0)), np.ones(0), 0.0)
         for number in range(n_passes):
             wrong = np.where(np.isnan(given), share_of_wrong, given)
             model = self._replace(links=self.links._replace(wrong=wrong))
-            of_vectors, of_rows = model._mixtures(
-                n_clusters, _whitened(self.points, scatter, weight), right, hold_out=number == 0
-            )
-            judges += of_rows
-            if number == 0:
-                judged = _held_out([fit.agree for fit in of_vectors])
-                judges.append(_Fit(of_rows[0].share, judged, _score(judged, model._wrong)))
-            else:
-                start = _mean(of_vectors + of_rows).share
-                of_rows.append(model._rounds(self.points, start, np.empty((0, 2), np.int64), LAST, LAST_ROUNDS))
-            mean, agree = _mean(of_vectors + of_rows), _mean(judges).agree
-            share_of_wrong = max(LEAST_WRONG, _share_of_wrong(agree, given[:n])[0])
-            right = np.append(_right(agree, wrong[:n]), right[n:])
-            scatter, weight = _scatter_inside(self.points, mean.share), float(len(self.points))
-        return _Fit(mean.share, agree, _score(agree, model._wrong))
+            of_vectors, of_rows = model._mixtures(n_clusters, _whitened(self.points, scatter), right)
+            mean, judge = _mean(of_vectors + of_rows), _mean(of_rows)
+            if number == n_passes - 1:
+                last = model._rounds(self.points, mean.share, np.empty((0, 2), np.int64), LAST, LAST_ROUNDS)
+                mean, judge = _mean([*of_vectors, *of_rows, last]), _mean([*of_rows, last])
+            share_of_wrong = max(LEAST_WRONG, _share_of_wrong(judge.agree, given[:n])[0])
+            right = np.append(_right(judge.agree, wrong[:n]), right[n:])
+            scatter = _scatter_inside(self.points, mean.share)
+        return _Fit(mean.share, judge.agree, _score(judge.agree, model._wrong))
 
-    def _mixtures(
-        self, n_clusters: int, whitened: Floats, right: Floats, hold_out: bool
-    ) -> tuple[list[_Fit], list[_Fit]]:
+    def _mixtures(self, n_clusters: int, whitened: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
         """Mixtures of eigenvectors of some graphs, and mixtures of the rows.
 
         Args:
             n_clusters: k.
             whitened: (rows, d) rows in which neighbours are looked for.
             right: (links,) the probability of each.
-            hold_out: whether each graph lacks some must-links in doubt, so that it can judge them.
 
         Returns:
-            The fits of eigenvectors, graph by graph, and those of rows.
+            The fits of eigenvectors and those of rows.
         """
         from sklearn.neighbors import NearestNeighbors
 
@@ -239,10 +229,9 @@ class _Model(NamedTuple):
         linked = _graph_of_neighbours(near[:, :LINKED_NEIGHBOURS])
         linked = np.stack(linked.minimum(linked.T).nonzero(), axis=1)
         linked = linked[linked[:, 0] < linked[:, 1]]
-        number, of_vectors = np.arange(len(right)), []
-        for graph, (n_neighbours, weight, more) in enumerate(GRAPHS):
-            held_out = hold_out & (number < len(self.differences)) & (number % len(GRAPHS) == graph)
-            vectors = self._vectors(near[:, :n_neighbours], weight * right * ~held_out, n_clusters + more)
+        of_vectors = []
+        for n_neighbours, weight, more in GRAPHS:
+            vectors = self._vectors(near[:, :n_neighbours], weight * right, n_clusters + more)
             start = self._first_share(vectors, n_clusters)
             fits = [self._rounds(vectors, start, linked, how) for how in OF_VECTORS]
             of_vectors += [fit._replace(score=fit.score - HANDICAP * len(self.differences)) for fit in fits]
@@ -302,11 +291,11 @@ def _graph_of_neighbours(near: Ints) -> Any:
     return csr_array((np.ones(near.size), (np.repeat(np.arange(n), most), near.ravel())), shape=(n, n))
 
 
-def _whitened(points: Floats, scatter: Floats, weight: float) -> Floats:
-    """Rows in which those of a cluster differ alike in all directions; ``scatter`` is that of ``weight`` rows."""
+def _whitened(points: Floats, scatter: Floats) -> Floats:
+    """Rows in which those of a cluster differ alike in all directions; ``scatter`` is that inside of clusters."""
     d = points.shape[1]
     inside = scatter + (d + 1) * (points.T @ points) / len(points)
-    root = np.linalg.cholesky(inside / (weight + d + 1) + 1e-6 * np.eye(d))
+    root = np.linalg.cholesky(inside + 1e-6 * max(np.trace(inside), 1.0) * np.eye(d))
     return np.asarray(np.linalg.solve(root, points.T).T, np.float64)
 
 
@@ -326,13 +315,6 @@ def _mean(fits: list[_Fit]) -> _Fit:
     matched = [fit.share[:, linear_sum_assignment(-best.share.T @ fit.share)[1]] for fit in fits]
     share, agree = (np.average(each, axis=0, weights=weights) for each in (matched, [fit.agree for fit in fits]))
     return _Fit(share, agree, best.score)
-
-
-def _held_out(agree: list[Floats]) -> Floats:
-    """Of mixtures of eigenvectors, graph by graph: the mean of those whose graph lacks the statement."""
-    number = np.arange(len(agree[0]))
-    by_graph = np.reshape(agree, (len(GRAPHS), len(OF_VECTORS), -1)).mean(1)
-    return np.asarray(by_graph[number % len(GRAPHS), number], np.float64)
 
 
 def _score(agree: Floats, wrong: Floats) -> float:
