@@ -1,6 +1,7 @@
 """What to label next, labels that look wrong, names that stay: how well each works, beside other methods.
 
     python benchmarks/ask.py queries --out results      # ask.csv and ask.png: ARI after so many answers
+    python benchmarks/ask.py pairs --out results        # ask_pairs.csv: ARI after so many answers about pairs
     python benchmarks/ask.py mistakes --out results     # ask_mistakes.csv: wrong labels found
     python benchmarks/ask.py names --out results        # ask_names.csv: names kept in a second fit
     python benchmarks/ask.py warm --out results         # ask_warm.csv: training from the weights of an earlier fit
@@ -10,7 +11,7 @@ A seed takes 600 rows of a set at most. COBRAS (pip install cobras-ts) and NPU (
 active-semi-supervised-clustering) are written for old versions of NumPy; `old_names` gives them what they look for.
 
 Queries: the model in the loop is cheap, because a network would have to be trained after every few answers. It is
-`partition(cut="auto")` of the input with three of its six cuts (forest, k-means, classifier), which hides labels to
+`partition(cut="auto")` of the input with three of its seven cuts (forest, k-means, classifier), which hides labels to
 choose one. Ours, random rows and uncertainty sampling (the smallest margin of a logistic regression) all use it. COBRAS
 and NPU ask about pairs and bring their own clusters; each pair counts as one query.
 """
@@ -33,7 +34,7 @@ import diffclust as dc
 from diffclust import mistakes, partition
 from small_sets import SETS, load
 
-MOST_ROWS, MOST_QUERIES = 600, 300
+MOST_ROWS, MOST_QUERIES, MOST_PAIRS = 600, 300, 200
 NPU_ROWS, NPU_QUERIES = 200, 60  # its similarity matrix is a loop in Python: 0.2 s a question for 150 rows
 DEVELOPMENT = ("digits", "vehicle", "penguins", "vowel")  # on which the recipe of dc.suggest was chosen, with seed 10
 Curve = list[tuple[int, float]]
@@ -175,7 +176,8 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int, float], Curve]] = {
 
 
 def queries(arguments: argparse.Namespace) -> None:
-    for name in ("gaussian", "spectral", "robust forest"):  # three cuts are enough, and cheaper
+    # Three cuts are enough, and cheaper.
+    for name in ("gaussian", "gaussian of k-means", "spectral", "robust forest"):
         partition.CUTS.pop(name, None)
     path = arguments.out / "ask.csv"
     with path.open("w", newline="") as file:
@@ -187,7 +189,8 @@ def queries(arguments: argparse.Namespace) -> None:
             reached = {seed: METHODS["random rows"](*data[seed], seed, 2.0) for seed in arguments.seeds}
             target = min(0.9, 0.95 * float(np.mean([curve[-1][1] for curve in reached.values()])))
             for seed in arguments.seeds:
-                for method, run in METHODS.items():
+                for method in arguments.methods:
+                    run = METHODS[method]
                     curve = reached[seed] if method == "random rows" else run(*data[seed], seed, target)
                     for n, ari in curve:
                         writer.writerow([name, seed, method, round(target, 4), n, round(ari, 4)])
@@ -250,6 +253,28 @@ def report_queries(path: Path) -> None:
     figure.supxlabel("queries")
     figure.supylabel("ARI, mean over seeds")
     figure.savefig(path.with_suffix(".png"), dpi=80)
+
+
+# --------------------------------------------------------------------------------------------------------------- pairs
+
+
+def pair_answers(name: str, seed: int) -> dict:
+    """ARI of all rows after answers about pairs, 25 at a time: those of dc.suggest, or random ones."""
+    X, y = some_rows(*load(name), seed)
+    k, rng, record = int(y.max()) + 1, np.random.default_rng(seed), {"set": name, "seed": seed}
+    asks = {
+        "dc.suggest": lambda found: [question[:2] for question in dc.suggest(found, 25, kind="pairs")],
+        "random pairs": lambda found: [rng.choice(len(y), 2, replace=False) for _ in range(25)],
+    }
+    for method, ask in asks.items():
+        pairs = np.empty((0, 2), np.int64)
+        for n_asked in range(0, MOST_PAIRS + 1, 25):
+            same = y[pairs[:, 0]] == y[pairs[:, 1]]
+            knowledge = dc.Knowledge.join(np.full(len(y), -1), pairs[same], pairs[~same])
+            found = partition.partition(X, knowledge, k, cut="auto")
+            record[f"{method}, {n_asked}"] = round(adjusted_rand_score(y, found.clusters), 4)
+            pairs = np.concatenate([pairs, np.reshape(ask(found), (-1, 2)).astype(np.int64)])
+    return record
 
 
 # ------------------------------------------------------------------------------------------------------------ mistakes
@@ -367,10 +392,11 @@ def each(arguments: argparse.Namespace, file: str, measure: Callable[[str, int],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("queries", "mistakes", "names", "warm", "table"))
+    parser.add_argument("what", choices=("queries", "pairs", "mistakes", "names", "warm", "table"))
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), metavar="SET")
     parser.add_argument("--mnist", type=Path, help="an .npz file of images and labels")
     parser.add_argument("--pbmc", type=Path, help="an .h5 file with X (cells, genes) and Y")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--out", type=Path, default=Path("results"))
     arguments = parser.parse_args()
@@ -381,6 +407,8 @@ def main() -> None:
         queries(arguments)
     elif arguments.what == "table":
         report_queries(arguments.out / "ask.csv")
+    elif arguments.what == "pairs":
+        each(arguments, "ask_pairs.csv", pair_answers)
     elif arguments.what == "mistakes":
         each(arguments, "ask_mistakes.csv", wrong_labels)
     elif arguments.what == "names":

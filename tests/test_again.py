@@ -117,6 +117,22 @@ def test_pairs_that_may_be_wrong_keep_their_weights_and_come_back_though_not_bel
     assert told.cannot_weights.tolist() == [np.inf]
 
 
+def test_labels_that_may_be_wrong_keep_their_weights_and_come_back_though_not_believed(tmp_path):
+    table = make_table(range(0, N, 2))
+    labels, weights = table.labels.copy(), np.full(N, np.inf)
+    labels[6], weights[[4, 6, 8]] = 0, [2.5, 1.5, np.nan]  # row 6 is of class 2
+    table = dataclasses.replace(table, labels=labels, class_names=["cat", "dog", "eel"])
+    run = fit(tmp_path / "a", table, label_weights=weights)
+    assert run.known.labels[6] == -1
+    told = tell_again(make_table(()), load_run(tmp_path / "a"), Answers({8: "cat"}))
+    assert told.table.class_names[told.table.labels[6]] == "cat"
+    assert dict(enumerate(told.label_weights[[4, 6, 8, 0]].tolist())) == {0: 2.5, 1: 1.5, 2: np.inf, 3: np.inf}
+    same = make_table((4,))  # the table says the same as the run, or something else
+    assert tell_again(same, run, Answers()).label_weights[4] == 2.5
+    other = dataclasses.replace(same, labels=np.where(same.labels == 0, 1, -1))
+    assert np.isinf(tell_again(other, run, Answers()).label_weights[4])
+
+
 def test_rows_are_matched_by_ids_where_there_are_any(tmp_path):
     table = make_table((0, 4, 1, 5), ids=True)
     fit(tmp_path / "a", table)

@@ -84,6 +84,19 @@ def test_of_many_rows_a_sample_is_looked_at(monkeypatch):
     assert set(truth[[asked.row for asked in questions]]) == {0, 1, 2, 3}
 
 
+def test_questions_about_pairs_do_not_run_dry_while_rows_are_unknown():
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 20)
+    x = rng.normal(size=(60, 2)) + 3 * np.eye(3, 2)[truth]
+    pairs = np.empty((0, 2), int)
+    for _ in range(4):
+        same = truth[pairs[:, 0]] == truth[pairs[:, 1]]
+        found = partition(x, dc.Knowledge.join(np.full(60, -1), pairs[same], pairs[~same]), 3, cut="k-means")
+        asked = dc.suggest(found, 12, "pairs")
+        assert len(asked) == 12
+        pairs = np.concatenate([pairs, [question[:2] for question in asked]])
+
+
 def test_pairs_ask_what_is_not_known():
     x, truth = blobs()
     known = dc.Knowledge.join(told(truth, [0, 40]), must_link=[(1, 2), (80, 81)])

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from diffclust import Knowledge, doubt
 from diffclust.constraints import consistent
@@ -129,6 +130,32 @@ def test_believed_pairs_leave_a_way_to_so_many_clusters():
     assert clusters is not None
     assert known.agrees(clusters).all()
     assert len(known.must_link) + len(known.cannot_link) > 0.7 * len(pairs)
+
+
+def test_an_empty_cluster_gets_a_part_of_a_large_one_and_groups_stay_whole():
+    points = np.array([[0.0], [0.1], [1.0], [1.1], [9.0]])
+    group = np.array([0, -1, -1, 0, 1])  # rows 0 and 3 belong together
+    found = doubt._fill_empty(np.array([0, 0, 0, 0, 1]), points, group, 4)
+    assert len(np.unique(found)) == 4
+    assert found[0] == found[3]
+    assert found[4] == 1
+    np.testing.assert_array_equal(doubt._fill_empty(np.zeros(2, int), points[:2], np.array([0, 0]), 2), [0, 0])
+
+
+def test_many_clusters_of_rows_and_noisy_pairs_are_all_found():
+    rng = np.random.default_rng(3)
+    truth = np.repeat(np.arange(9), 25)
+    x = rng.normal(size=(225, 5)) + 2.2 * rng.normal(size=(9, 5))[truth]
+    must, cannot, wrong = pairs_of(truth, 900, 90)
+    unknown = np.full(225, -1)
+    known, clusters = doubt.believe(
+        x, Knowledge.join(unknown, must, cannot, must_weights="auto", cannot_weights="auto"), 9
+    )
+    assert len(np.unique(clusters)) == 9
+    assert adjusted_rand_score(truth, clusters) > 0.9
+    assert known.agrees(clusters).all()
+    doubted = {each.pair for each in known.violated(clusters)}
+    assert len(doubted & wrong) > 0.9 * len(wrong)
 
 
 def test_contradictions_are_cycles_named_by_their_weakest_pair():

@@ -232,7 +232,7 @@ def fit(
         table, of_run = told.table, (told.must_weights, told.cannot_weights)
         pairs = {name: pairs[name] + getattr(told, name) for name in pairs}
     if before is not None:
-        pairs["held_out"] = told.held_out
+        pairs["held_out"], pairs["label_weights"] = told.held_out, told.label_weights
         clusters = clusters or _clusters_before(before, table)
     steps = steps or (300 if before is None else WARM_STEPS)
     ranks: dict[str, Any] = {"devices": devices, "num_nodes": num_nodes, **training.torchrun_settings()}

@@ -4,6 +4,11 @@
 Each pair is judged by the clusters and all *other* pairs. The model is a mixture over which belief propagation spreads
 what pairs say; where pairs form no cycle that is exact. Weights that are not given are one number for all, found from
 how often pairs are contradicted where the other evidence is strong.
+
+One mixture is easily caught in a poor optimum, so there are many, and their mean counts. Some look at the rows, the
+others at leading eigenvectors of a graph of neighbours and must-links, and all start from a clustering of such
+eigenvectors. A second and a third pass know better which must-links to believe and in which directions clusters are
+narrow, so their graphs are better.
 """
 
 from __future__ import annotations
@@ -13,38 +18,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.constraints import consistent
 from diffclust.cuts import (
     Floats,
     Ints,
     by_first_row,
     colour_groups,
-    first_centres,
     kmeans,
     leading_components,
     log_densities,
     spectral_rows,
-    squared_distances,
 )
 from diffclust.knowledge import Knowledge
 
 MOST_ROWS = 5000  # that the model is fitted to; those that something is known of are always among them
 DIMENSIONS = 20  # leading components of the rows
-STARTS, KEPT_STARTS = 24, 4  # of k-means, of which the best go on
-NEIGHBOURS = 5  # of each row; those that are neighbours of each other are linked in some of the refinements
-HEATS = (1.0, 3.0)  # of starts, by which log densities are divided: columns are less independent than a mixture says
-REFINEMENTS = (  # one shape for all clusters? weight of links between neighbours, heat (None: that of the start)
-    (True, 0.0, None),
-    (False, 0.0, None),
-    (True, 1.0, 3.0),
-    (True, 1.0, 10.0),
-    (True, 1.5, 30.0),
-)
-MARGIN = 3.0  # by how much the log likelihood of all statements must be better for a later refinement to be taken
-ROUNDS, MORE_ROUNDS, SPREAD_ROUNDS = 10, 20, 10
+PASSES = 2
+# Neighbours of each row, the weight of a must-link beside them, and how many more eigenvectors than clusters.
+GRAPHS = ((5, 4.0, 0), (5, 4.0, 4), (7, 6.0, 2), (10, 8.0, 2))
+LINKED_NEIGHBOURS = 5  # rows that are so near each other mutually are linked in all mixtures
+SHARED = 10_000  # a prior that leaves clusters no covariance of their own
+# Prior of the covariances, in rows a dimension; heat, by which log densities are divided, because columns are less
+# independent than a mixture says; and weight of the links between neighbours.
+OF_VECTORS = ((SHARED, 3.0, 1.0), (SHARED, 10.0, 1.0))
+OF_ROWS = ((1, 3.0, 1.0), (8, 10.0, 1.5), (SHARED, 3.0, 1.5))
+LAST = (1, 3.0, 0.0)  # without neighbours: it is taken where pairs are so many that they fit it best
+TEMPERATURE = 10.0  # by which log likelihoods are divided to weigh mixtures
+HANDICAP = 0.03  # of mixtures of eigenvectors in log likelihood a statement: the graph has seen the statements
+ROUNDS, LAST_ROUNDS, SPREAD_ROUNDS = 8, 20, 4
 FIRST_WRONG, PRIOR = 0.1, 10  # share of wrong statements while it is not known; as if so many had been seen before
+LEAST_WRONG = 0.01  # share of them while mixtures are fitted
 HARD, NEVER, TINY = 30.0, 1e-13, 1e-12  # the weight that stands for inf, and its probability of being wrong
-SHRINKAGE = 1.0  # of the covariance of must-linked rows towards that of all rows
 NUMBERS = (2, 3, 4, 6, 8, 12, 16, 24)  # of clusters, tried where none is given
 WRONG_SHARES = np.geomspace(1e-3, 0.45, 25)  # candidates for the share of wrong statements
 SLOPES = np.geomspace(0.5, 16, 11)  # candidates for how much too sure the model is
@@ -60,9 +63,8 @@ class _Links(NamedTuple):
 
 class _Fit(NamedTuple):
     share: Floats  # (rows, clusters) of each row
-    agree: Floats  # (links,) probability of what each link says, by everything but the link
-    score: float  # mean log likelihood of the links that may be wrong
-    heat: float  # by which log densities were divided
+    agree: Floats  # (statements in doubt,) probability of what each says, by everything but the statement
+    score: float  # log likelihood of the statements in doubt
 
 
 class Belief(NamedTuple):
@@ -71,8 +73,8 @@ class Belief(NamedTuple):
     Attributes:
         knowledge: hard knowledge, whose groups come from the hard pairs and labels and from the soft ones that are
             believed. Its ``given`` has all pairs, and weights in place of "auto".
-        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where the model
-            leaves a cluster empty.
+        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where hard pairs
+            leave no way to so many clusters.
     """
 
     knowledge: Knowledge
@@ -86,7 +88,7 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
         points: (n, ...) rows, scaled.
         knowledge: labels and pairs, some of them soft.
         n_clusters: None tries some numbers and takes the one under which pairs are most likely.
-        seed: of the starts.
+        seed: of ties, and of the rows that are taken of more than 5,000.
 
     Returns:
         What is believed.
@@ -103,28 +105,18 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     wrong = 1 / (1 + np.exp(np.minimum(said.weight, HARD)))  # nan where it is to be found
     rows = _some_rows(knowledge, seed)
     model = _make_model(leading_components(flat[rows], DIMENSIONS), knowledge, rows, wrong)
-    rng = np.random.default_rng([seed, 4])
-    numbers = [n_clusters] if n_clusters is not None else [k for k in NUMBERS if k <= len(rows)]
-    fits = [model.best_fit(k, rng, STARTS if n_clusters is not None else 1) for k in numbers]
-    best = max(fits, key=lambda fit: fit.score)
-    found, slope = _share_of_wrong(best.agree, wrong[soft])
-    each = np.where(np.isnan(wrong[soft]), found, wrong[soft])
-    chance = _tempered(best.agree, slope)
-    right = np.full(len(wrong), 1.0)
-    right[soft] = (1 - each) * chance / ((1 - each) * chance + each * (1 - chance))
-    order = np.argsort(-right, kind="stable")
-    order = order[right[order] > 0.5]
-    believed = np.zeros(len(wrong), bool)
-    believed[order] = consistent(said.ends[order], said.same[order])
+    if n_clusters is None:
+        tried = {k: model.fit(k, 1).score for k in NUMBERS if k <= len(rows)}
+        n_clusters = max(tried, key=lambda k: tried[k])
+    best = model.fit(min(n_clusters, len(rows)), PASSES)
+    found, _ = _share_of_wrong(best.agree, wrong[soft])
     weight = float(np.log((1 - found) / found))
-    clusters = _clusters(best.share, knowledge.decide(believed, weight), rows, rng)
-    if clusters is None:  # together they leave no way to so many clusters: those go that the model disagrees with
-        clusters = _clusters(best.share, knowledge.decide(np.isinf(said.weight), weight), rows, rng)
-        believed &= np.isinf(said.weight) | (clusters is None or knowledge.agrees(clusters))
-    whole = None
-    if clusters is not None and len(np.unique(clusters)) == best.share.shape[1] and len(rows) == len(flat):
-        whole = by_first_row(clusters)
-    return Belief(knowledge.decide(believed, weight), whole)
+    clusters = _clusters(best.share, knowledge, rows, np.random.default_rng([seed, 4]))
+    believed = np.isinf(said.weight) | (clusters is not None and knowledge.agrees(clusters))
+    known, whole = knowledge.decide(believed, weight), None
+    if clusters is not None and len(rows) == len(flat):
+        whole = by_first_row(_fill_empty(clusters, model.points, known.group, best.share.shape[1]))
+    return Belief(known, whole)
 
 
 def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Generator) -> Ints | None:
@@ -140,6 +132,23 @@ def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Ge
         except ValueError:
             return None
     return found
+
+
+def _fill_empty(clusters: Ints, points: Floats, group: Ints, n_clusters: int) -> Ints:
+    """The same, but large clusters are split where others are empty. A group stays whole, so what is known holds."""
+    clusters = clusters.copy()
+    unit = np.unique(np.where(group >= 0, group, len(group) + np.arange(len(group))), return_inverse=True)[1]
+    for empty in np.setdiff1d(np.arange(n_clusters), clusters):
+        splittable = [number for number in np.unique(clusters) if len(np.unique(unit[clusters == number])) > 1]
+        if not splittable:
+            break
+        rows = np.flatnonzero(clusters == max(splittable, key=lambda number: (clusters == number).sum()))
+        along = leading_components(points[rows], 1)[:, 0]
+        number = np.unique(unit[rows], return_inverse=True)[1]
+        middle = np.bincount(number, along) / np.bincount(number)
+        far = np.argsort(middle)[len(middle) // 2 :]
+        clusters[rows[np.isin(number, far)]] = empty
+    return clusters
 
 
 def _some_rows(knowledge: Knowledge, seed: int) -> Ints:
@@ -162,111 +171,160 @@ def _make_model(points: Floats, knowledge: Knowledge, rows: Ints, wrong: Floats)
     must = said.same[order][:n_soft] & (said.ends[order][:n_soft] < knowledge.n_points).all(1)
     differences = np.zeros((n_soft, points.shape[1]))
     differences[must] = np.diff(points[np.searchsorted(rows, said.ends[order][:n_soft][must])], axis=1)[:, 0]
-    links = _Links(
-        number[len(rows) :].reshape(-1, 2), said.same[order], np.where(np.isnan(wrong), FIRST_WRONG, wrong)[order]
-    )
-    return _Model(points, number[: len(rows)], links, _mutual_neighbours(points), differences, must)
-
-
-def _mutual_neighbours(points: Floats) -> Ints:
-    """(m, 2) pairs of rows that are among each other's nearest ones."""
-    from sklearn.neighbors import kneighbors_graph
-
-    graph = kneighbors_graph(points, min(NEIGHBOURS, len(points) - 1))
-    return np.stack(graph.minimum(graph.T).nonzero(), axis=1).reshape(-1, 2)
+    links = _Links(number[len(rows) :].reshape(-1, 2), said.same[order], wrong[order])
+    return _Model(points, number[: len(rows)], links, differences)
 
 
 class _Model(NamedTuple):
     """What is fitted: rows, their nodes and the links between nodes, of which the first are in doubt.
 
-    ``neighbours`` are pairs of rows, both ways. ``differences`` (statements in doubt, d) are those of the rows of
-    must-links; ``must`` says which statements these are.
+    ``differences`` (statements in doubt, d) are those of the rows of must-links, 0 for other statements.
     """
 
     points: Floats
     node: Ints
     links: _Links
-    neighbours: Ints
     differences: Floats
-    must: NDArray[np.bool_]
 
     @property
     def n_nodes(self) -> int:
         """Their number; they are numbered from 0."""
         return int(max(self.node.max(), self.links.ends.max())) + 1
 
-    def best_fit(self, n_clusters: int, rng: np.random.Generator, n_starts: int) -> _Fit:
-        """The best of several starts by the likelihood of each statement under everything else."""
-        fits = [self._start(n_clusters, rng, heat) for _ in range(n_starts) for heat in HEATS]
-        fits = sorted(fits, key=lambda fit: -fit.score)[:KEPT_STARTS] + self._spectral_start(n_clusters)
-        best, *others = (self._refine(fit, *how) for fit in fits for how in REFINEMENTS)
-        for other in others:
-            if (other.score - best.score) * len(self.must) > MARGIN:
-                best = other
-        return best
+    def fit(self, n_clusters: int, n_passes: int) -> _Fit:
+        """The mean of the mixtures of the last pass. Statements are judged by mixtures of rows alone."""
+        n, given = len(self.differences), self.links.wrong
+        right = 1 - np.where(np.isnan(given), FIRST_WRONG, given)
+        scatter = self.differences.T @ (self.differences * right[:n, None]) / 2
+        share_of_wrong, model = FIRST_WRONG, self
+        mean = judge = _Fit(np.ones((0, 0)), np.ones(0), 0.0)
+        for number in range(n_passes):
+            wrong = np.where(np.isnan(given), share_of_wrong, given)
+            model = self._replace(links=self.links._replace(wrong=wrong))
+            of_vectors, of_rows = model._mixtures(n_clusters, _whitened(self.points, scatter), right)
+            mean, judge = _mean(of_vectors + of_rows), _mean(of_rows)
+            if number == n_passes - 1:
+                last = model._rounds(self.points, mean.share, np.empty((0, 2), np.int64), LAST, LAST_ROUNDS)
+                mean, judge = _mean([*of_vectors, *of_rows, last]), _mean([*of_rows, last])
+            share_of_wrong = max(LEAST_WRONG, _share_of_wrong(judge.agree, given[:n])[0])
+            right = np.append(_right(judge.agree, wrong[:n]), right[n:])
+            scatter = _scatter_inside(self.points, mean.share)
+        return _Fit(mean.share, judge.agree, _score(judge.agree, model._wrong))
 
-    def _start(self, n_clusters: int, rng: np.random.Generator, heat: float) -> _Fit:
-        """k-means++ and some rounds of k-means among rows of which must-links say how far they may be apart."""
-        points = self._whitened(np.ones(len(self.must)))
-        squares = (points**2).sum(1)
-        centres = first_centres(points, squares, np.full(len(points), -1), [], False, n_clusters, rng)
-        share = np.eye(n_clusters)[squared_distances(points, squares, centres).argmin(1)]
-        return self._rounds(_Fit(share, np.ones(len(self.must)), 0.0, heat), ROUNDS, True)
+    def _mixtures(self, n_clusters: int, whitened: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
+        """Mixtures of eigenvectors of some graphs, and mixtures of the rows.
 
-    def _spectral_start(self, n_clusters: int) -> list[_Fit]:
-        """Spectral clustering of the graph of neighbours and of must-links in doubt; none for very few rows."""
+        Args:
+            n_clusters: k.
+            whitened: (rows, d) rows in which neighbours are looked for.
+            right: (links,) the probability of each.
+
+        Returns:
+            The fits of eigenvectors and those of rows.
+        """
+        from sklearn.neighbors import NearestNeighbors
+
+        most = min(max(LINKED_NEIGHBOURS, *(each[0] for each in GRAPHS)), len(whitened) - 1)
+        near = NearestNeighbors(n_neighbors=most).fit(whitened).kneighbors(return_distance=False)
+        linked = _graph_of_neighbours(near[:, :LINKED_NEIGHBOURS])
+        linked = np.stack(linked.minimum(linked.T).nonzero(), axis=1)
+        linked = linked[linked[:, 0] < linked[:, 1]]
+        of_vectors = []
+        for n_neighbours, weight, more in GRAPHS:
+            vectors = self._vectors(near[:, :n_neighbours], weight * right, n_clusters + more)
+            start = self._first_share(vectors, n_clusters)
+            fits = [self._rounds(vectors, start, linked, how) for how in OF_VECTORS]
+            of_vectors += [fit._replace(score=fit.score - HANDICAP * len(self.differences)) for fit in fits]
+        starts = [_mean(of_vectors).share, self._first_share(whitened, n_clusters)]
+        of_rows = [
+            max((self._rounds(self.points, start, linked, how) for start in starts), key=lambda fit: fit.score)
+            for how in OF_ROWS
+        ]
+        return of_vectors, of_rows
+
+    def _first_share(self, points: Floats, n_clusters: int) -> Floats:
+        """(rows, clusters) shares to start from: nearly those of k-means."""
+        found = kmeans(points, Knowledge.join(np.full(len(points), -1)), n_clusters)
+        return 0.98 * np.eye(n_clusters)[found] + 0.02 / n_clusters
+
+    @property
+    def _wrong(self) -> Floats:
+        """(statements in doubt,) the probability that each is wrong."""
+        return self.links.wrong[: len(self.differences)]
+
+    def _vectors(self, near: Ints, weight: Floats, n_vectors: int) -> Floats:
+        """(rows, vectors) leading eigenvectors of the graph of neighbours and of must-links of some weight."""
         from scipy.sparse import csr_array
 
-        n = len(self.points)
-        if n_clusters >= n - 1:
-            return []
-        row_of_node = np.full(self.n_nodes, -1)
-        row_of_node[self.node] = np.arange(n)
-        ends = row_of_node[self.links.ends[: len(self.must)][self.must]]
-        i, j = np.concatenate([self.neighbours, ends, ends[:, ::-1]]).T
-        vectors = spectral_rows(csr_array((np.ones(len(i)), (i, j)), shape=(n, n)), n_clusters)
-        found = kmeans(vectors, Knowledge.join(np.full(n, -1)), n_clusters)
-        return [_Fit(np.eye(n_clusters)[found], np.ones(len(self.must)), -np.inf, HEATS[-1])]
+        graph = _graph_of_neighbours(near).tocoo()
+        i, j = self.node[graph.row], self.node[graph.col]
+        (first, second), weight = self.links.ends[self.links.same].T, weight[self.links.same]
+        i, j = np.concatenate([i, j, first, second]), np.concatenate([j, i, second, first])
+        values = np.concatenate([graph.data / 2, graph.data / 2, weight, weight])
+        n_nodes = self.n_nodes
+        graph = csr_array((values, (i, j)), shape=(n_nodes, n_nodes))
+        return spectral_rows(graph, min(n_vectors, n_nodes))[self.node]
 
-    def _refine(self, fit: _Fit, one_shape: bool, weight: float, heat: float | None) -> _Fit:
-        """More rounds, with links between neighbours where these have a weight."""
-        model = self
-        if weight:
-            one_way = self.neighbours[self.neighbours[:, 0] < self.neighbours[:, 1]]
-            chance = np.full(len(one_way), 1 / (1 + np.exp(weight)))
-            joined = zip(self.links, (self.node[one_way], np.ones(len(one_way), bool), chance), strict=True)
-            model = self._replace(links=_Links(*map(np.concatenate, joined)))
-        return model._rounds(fit._replace(heat=fit.heat if heat is None else heat), MORE_ROUNDS, one_shape)
-
-    def _rounds(self, fit: _Fit, n_rounds: int, one_shape: bool) -> _Fit:
-        share, agree, _, heat = fit
-        points = self._whitened(agree) if one_shape else self.points
-        squares, messages, n = (points**2).sum(1), None, len(self.must)
+    def _rounds(
+        self, points: Floats, share: Floats, linked: Ints, how: tuple[int, float, float], n_rounds: int = ROUNDS
+    ) -> _Fit:
+        """A mixture of ``points`` with links between some neighbours; ``how`` is a line of ``OF_ROWS``."""
+        prior, heat, weight = how
+        between = self.node[linked]
+        between = between[between[:, 0] != between[:, 1]]
+        more = (between, np.ones(len(between), bool), np.full(len(between), 1 / (1 + np.exp(weight))))
+        links = _Links(*map(np.concatenate, zip(self.links, more, strict=True)))
+        members, messages, n = _sums(self.node, self.n_nodes), None, len(self.differences)
+        agree = np.ones(0)
         for _ in range(n_rounds):
-            if one_shape:
-                weight = share.sum(0) + 1e-9
-                centres = share.T @ points / weight[:, None]
-                density = np.log(weight / weight.sum()) - _nats(
-                    squared_distances(points, squares, centres), points.shape[1]
-                )
-            else:
-                density = log_densities(points, share, prior=1)
-            belief, messages, agree = spread(self._of_nodes(density / heat), self.links, messages)
+            density = log_densities(points, share, prior) / heat
+            belief, messages, agree = spread(members @ density, links, messages)
             share = np.exp(belief)[self.node]
-        agree, wrong = agree[:n], self.links.wrong[:n]
-        return _Fit(share, agree, float(np.log((1 - wrong) * agree + wrong * (1 - agree)).mean()), heat)
+        return _Fit(share, agree[:n], _score(agree[:n], self._wrong))
 
-    def _of_nodes(self, density: Floats) -> Floats:
-        """(nodes, k) sums over the rows of a node; a class without hard labels has none."""
-        return _sums(self.node, self.n_nodes) @ density
 
-    def _whitened(self, right: Floats) -> Floats:
-        """Rows in which must-linked ones differ alike in all directions (relevant component analysis)."""
-        d, weight = self.points.shape[1], right * self.must
-        inside = (self.differences * weight[:, None]).T @ self.differences / 2
-        inside += (d + 1) * SHRINKAGE * (self.points.T @ self.points) / len(self.points)
-        root = np.linalg.cholesky(inside / (weight.sum() + d + 1) + 1e-6 * np.eye(d))
-        return np.asarray(np.linalg.solve(root, self.points.T).T, np.float64)
+def _graph_of_neighbours(near: Ints) -> Any:
+    """A sparse matrix (rows, rows) that is one at the neighbours of each row."""
+    from scipy.sparse import csr_array
+
+    n, most = near.shape
+    return csr_array((np.ones(near.size), (np.repeat(np.arange(n), most), near.ravel())), shape=(n, n))
+
+
+def _whitened(points: Floats, scatter: Floats) -> Floats:
+    """Rows in which those of a cluster differ alike in all directions; ``scatter`` is that inside of clusters."""
+    d = points.shape[1]
+    inside = scatter + (d + 1) * (points.T @ points) / len(points)
+    root = np.linalg.cholesky(inside + 1e-6 * max(np.trace(inside), 1.0) * np.eye(d))
+    return np.asarray(np.linalg.solve(root, points.T).T, np.float64)
+
+
+def _scatter_inside(points: Floats, share: Floats) -> Floats:
+    """(d, d) scatter of rows around the centres of their clusters."""
+    weight = share.sum(0) + TINY
+    centres = share.T @ points / weight[:, None]
+    return np.asarray(points.T @ points - centres.T @ (centres * weight[:, None]), np.float64)
+
+
+def _mean(fits: list[_Fit]) -> _Fit:
+    """The mean of fits, the best of which count most. Their clusters are matched with those of the best one."""
+    from scipy.optimize import linear_sum_assignment
+
+    best = max(fits, key=lambda fit: fit.score)
+    weights = np.exp([(fit.score - best.score) / TEMPERATURE for fit in fits])
+    matched = [fit.share[:, linear_sum_assignment(-best.share.T @ fit.share)[1]] for fit in fits]
+    share, agree = (np.average(each, axis=0, weights=weights) for each in (matched, [fit.agree for fit in fits]))
+    return _Fit(share, agree, best.score)
+
+
+def _score(agree: Floats, wrong: Floats) -> float:
+    """Log likelihood of statements."""
+    return float(np.log((1 - wrong) * agree + wrong * (1 - agree)).sum())
+
+
+def _right(agree: Floats, wrong: Floats) -> Floats:
+    """The probability that statements are right."""
+    return (1 - wrong) * agree / ((1 - wrong) * agree + wrong * (1 - agree))
 
 
 def spread(density: Floats, links: _Links, messages: Floats | None = None) -> tuple[Floats, Floats, Floats]:
@@ -313,11 +371,6 @@ def _without_link(total: Floats, messages: Floats, source: Ints, back: Ints) -> 
     without = total[source] - messages[back]
     without = np.exp(without - without.max(1, keepdims=True))
     return without / without.sum(1, keepdims=True)
-
-
-def _nats(distances: Floats, n_dimensions: int) -> Floats:
-    """Squared distances from centres in units of twice the variance of the nearest ones."""
-    return distances * n_dimensions / (2 * max(float(distances.min(1).mean()), TINY))
 
 
 def _tempered(chance: Floats, slope: float) -> Floats:

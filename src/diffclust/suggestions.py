@@ -12,7 +12,7 @@ all answers and questions together have half as many rows as there are, so they 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -240,7 +240,12 @@ def _ask_pairs(state: _State, n: int) -> list[PairQuestion]:
     nearest = _nearest_clusters(state, typical)
     questions: list[PairQuestion] = []
     asked: set[tuple[int, int]] = set()
-    for row, _ in _chosen(state, 2 * n):
+    closed = state.closed.copy()
+    for row in np.flatnonzero(state.knowledge.group >= 0).tolist():  # of others nothing is known
+        own = int(state.clusters[row])
+        others = (int(typical[own]), int(typical[nearest[own]]))
+        closed[row] |= all(row == other or _is_known(state.knowledge, row, other) for other in others)
+    for row, _ in _chosen(replace(state, closed=closed), 2 * n):
         own = int(state.clusters[row])
         for other, same in ((typical[own], state.confidence[row]), (typical[nearest[own]], 1 - state.confidence[row])):
             pair = (min(row, other), max(row, other))

@@ -28,6 +28,7 @@ class Told(NamedTuple):
     held_out: NDArray[np.bool_]  # (n,) rows whose labels are kept for scoring, as they were before
     must_weights: NDArray[np.float64]  # of the last must-links, those of the run; those of answers have none
     cannot_weights: NDArray[np.float64]
+    label_weights: NDArray[np.float64]  # (n,) inf where a label is hard
 
 
 def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> Told:
@@ -44,34 +45,38 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
 
     Returns:
         The table with all labels, the pairs, which rows the earlier run kept for scoring, and the weights that its
-        pairs were given.
+        pairs and labels were given. A label of the table that is the same has the weight, too.
     """
     names = [table.class_names[label] if label >= 0 else "" for label in table.labels]
-    held_out = np.zeros(len(table), bool)
+    held_out, label_weights = np.zeros(len(table), bool), np.full(len(table), np.inf)
     must_link, cannot_link = list(answers.must_link), list(answers.cannot_link)
     must_weights = cannot_weights = np.empty(0)
     if run is not None:
         run.knowledge()  # an error where the run is of an older version
         assert run.known is not None
         matches = record_known(table).matches(run.known)
+        soft = {int(row): weight for row, _, weight in run.known.soft_labels.tolist()}
         before = np.maximum(run.known.labels, run.known.held_out)
+        before[list(soft)] = run.known.soft_labels[:, 1]  # those that were not believed, too
         wrong = {suspect["row"] for suspect in run.metrics.get("suspects", ())} if drop_suspects else set()
         for row, old in enumerate(matches.tolist()):
             if old in wrong:
                 names[row] = ""
             elif old >= 0 and before[old] >= 0:
-                names[row] = names[row] or run.settings["class_names"][before[old]]
+                given = run.settings["class_names"][before[old]]
+                names[row] = names[row] or given
+                label_weights[row] = soft.get(old, np.inf) if names[row] == given else np.inf
                 held_out[row] = run.known.held_out[old] >= 0
         more_must, must_weights = _still_there(run.known.must_link, run.known.soft_must, matches)
         more_cannot, cannot_weights = _still_there(run.known.cannot_link, run.known.soft_cannot, matches)
         must_link, cannot_link = must_link + more_must, cannot_link + more_cannot
     for row, name in answers.labels.items():
-        names[row], held_out[row] = label_text(name), False
+        names[row], held_out[row], label_weights[row] = label_text(name), False, np.inf
     classes = [*table.class_names, *sorted(set(names) - {"", *table.class_names})]
     number = {name: position for position, name in enumerate(classes)} | {"": -1}
     labels = np.array([number[name] for name in names], np.int64)
     told = dataclasses.replace(table, labels=labels, class_names=classes)
-    return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights)
+    return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights, label_weights)
 
 
 def _still_there(
@@ -98,8 +103,8 @@ def record_known(
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
     told = knowledge if told is None else told
-    must_weights, cannot_weights, _ = told.weights
-    said = ((told.must_link, must_weights), (told.cannot_link, cannot_weights))
+    of_rows = np.stack([np.arange(len(table)), told.labels], axis=1)
+    said = zip((told.must_link, told.cannot_link, of_rows), told.weights, strict=True)
     return Known(
         knowledge.labels,
         nothing if held_out is None else held_out,

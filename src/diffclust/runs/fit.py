@@ -41,6 +41,7 @@ def fit_run(
     cannot_link: Iterable[tuple[int, int]] = (),
     must_weights: Weights = None,
     cannot_weights: Weights = None,
+    label_weights: Weights = None,
     truth: NDArray[np.int64] | None = None,
     holdout: float = 0.0,
     held_out: NDArray[np.bool_] | None = None,
@@ -65,6 +66,7 @@ def fit_run(
         cannot_link: pairs of rows of different clusters.
         must_weights: how sure the must-links are, see :meth:`Knowledge.join`; None is hard.
         cannot_weights: the same of the cannot-links.
+        label_weights: the same of the labels, (n,).
         truth: (n,) classes of all rows, where they are known. They are used for scores and never for training.
         holdout: share of the labels of each class that is kept for scoring, where there is no ``truth``.
         held_out: (n,) rows whose labels are kept for scoring, in place of a share of each class.
@@ -89,7 +91,7 @@ def fit_run(
             fall into ``n_clusters`` clusters of ``min_cluster_size`` rows.
     """
     started, folder = time.perf_counter(), Path(folder)
-    weights = {"must_weights": must_weights, "cannot_weights": cannot_weights}
+    weights = {"must_weights": must_weights, "cannot_weights": cannot_weights, "label_weights": label_weights}
     knowledge = Knowledge.join(table.labels, must_link, cannot_link, **weights)
     knowledge, scored = _choose_scored(knowledge, truth, holdout if held_out is None else held_out, config.seed)
     if knowledge.is_empty:

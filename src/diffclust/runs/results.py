@@ -167,6 +167,7 @@ class Known:
         row_keys: (n,) a hash of the features of each row.
         ids: (n,) texts; (0,) where rows have none.
         soft_must, soft_cannot: (m, 3) all pairs that may be wrong, and their weights as given: nan is to be found.
+        soft_labels: (m, 3) rows, classes and weights of all labels that may be wrong.
     """
 
     labels: NDArray[np.int64]
@@ -177,6 +178,7 @@ class Known:
     ids: NDArray[np.str_]
     soft_must: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
     soft_cannot: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
+    soft_labels: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
 
     def matches(self, other: Known) -> NDArray[np.int64]:
         """(n,) the row of another run that each row is, -1 where none: by id where both have ids, else by features."""
