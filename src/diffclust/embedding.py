@@ -57,8 +57,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             (all points are labelled, say), there are fewer, with a warning. "auto" trains with room for half as many
             again as are labelled, and takes the number with which hidden classes are found again
             (``partition_.evidence.candidates`` and ``.interval``).
-        backbone: "linear", "mlp", "residual", "cnn" (images), "package.module:attribute", a torch module, or a function
-            ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, and else "residual".
+        backbone: "linear", "mlp", "residual", "committee" (the mean of four of those), "cnn" (images),
+            "package.module:attribute", a torch module, or a function ``input_shape -> module``. "auto" is "cnn" for
+            images of at least 8 x 8, "committee" for more than 20 clusters, and else "residual".
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
