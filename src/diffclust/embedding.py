@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from diffclust import training
 from diffclust.cluster import SpanningForestClustering, warn_of_more_clusters, without_outliers
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer, refuse_masked, to_dense
+from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition
@@ -224,15 +224,16 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
         """float32, or bytes as they are."""
         refuse_masked("X", X)
-        checked = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float32, np.uint8],
-            accept_sparse=("csr", "csc"),
-            allow_nd=True,
-            ensure_min_samples=2 if reset else 1,
-        )
+        with explain_words():
+            checked = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=[np.float32, np.uint8],
+                accept_sparse=("csr", "csc"),
+                allow_nd=True,
+                ensure_min_samples=2 if reset else 1,
+            )
         return to_dense(checked)
 
     def _join(
