@@ -256,3 +256,25 @@ def test_an_encoding_is_plain_json_without_the_values_of_rows():
     encoding = read_table(messy_frame(), "kind").encoding
     assert as_json(encoding) == encoding
     assert "item 3" not in json.dumps(encoding)
+
+
+@pytest.mark.parametrize("write", [str, lambda row: str(np.array(row))])
+def test_lists_in_csv_files_are_lists(tmp_path, write):
+    rows = [[float(i), -i / 3, 1e-7 * i] for i in range(6)]
+    pd.DataFrame({"embedding": [write(row) for row in rows]}).to_csv(tmp_path / "x.csv", index=False)
+    table = read_table(tmp_path / "x.csv")
+    np.testing.assert_allclose(table.features, rows, rtol=1e-5)
+    assert table.sentences == ["Lists become a feature for each of their numbers: 'embedding'."]
+
+
+def test_records_are_left_out_and_columns_of_several_levels_get_one_name():
+    frame = pd.DataFrame({("a", 1): [1.0, 2.0], ("a", 2): [3.0, 5.0], ("b", 1): [{"x": 1}, {"x": 2}]})
+    table = read_table(frame)
+    assert table.columns == ["a 1", "a 2"]
+    assert table.sentences == ["Left out, because they hold records: 'b 1'."]
+
+
+@pytest.mark.parametrize("data", [np.ones((4, 2)), [[1.0], [2.0]], object()])
+def test_other_objects_than_tables_say_what_to_do(data):
+    with pytest.raises(ValueError, match=f"a data frame or an AnnData object, got {type(data).__name__}"):
+        read_table(data)

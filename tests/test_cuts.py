@@ -73,10 +73,18 @@ def test_many_clusters_are_found_with_labels_of_a_few(cut):
 def test_smoothing_is_the_mean_over_neighbours_twice():
     x = np.array([[0.0], [1.0], [10.0], [11.0]])
     expected = x
-    with_neighbours = np.array([[0, 1, 2, 3]] * 4)  # of four rows, all are neighbours
+    nearest = np.array([[1], [0], [3], [2]])
     for _ in range(2):
-        expected = expected[with_neighbours].mean(1)
-    np.testing.assert_allclose(cuts._smoothed(x), expected)
+        expected = np.stack([expected[[row, nearest[row, 0]]].mean(0) for row in range(4)])
+    np.testing.assert_allclose(cuts._smoothed(x, nearest), expected)
+
+
+def test_starts_agree_about_many_clusters_better_than_one_of_them():
+    x, truth = blobs(5, n_classes=40, size=30, spread=1.5, dim=6)
+    known = np.where(np.arange(len(x)) % 10 == 0, np.where(truth < 10, truth, -1), -1)
+    found = cuts.spectral(x, Knowledge.join(known), 40)
+    alone = [cuts.kmeans(x, Knowledge.join(known), 40, seed, free_restarts=1) for seed in range(cuts.MEMBERS)]
+    assert adjusted_rand_score(truth, found) > np.mean([adjusted_rand_score(truth, each) for each in alone])
 
 
 @pytest.mark.slow

@@ -207,3 +207,12 @@ def test_the_embedding_takes_names_frames_and_sparse_rows(blobs):
     assert model.transform(frame).columns.tolist() == [f"forestembedding{i}" for i in range(4)]
     same = dc.cluster.ForestEmbedding(3, **make).fit(csr_array(x), y)
     np.testing.assert_array_equal(same.partition_.clusters, model.partition_.clusters)
+
+
+def test_words_among_the_features_say_what_to_do():
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("torch")
+    frame = pandas.DataFrame({"width": [1.0, 2.0, 3.0], "colour": ["red", "blue", "red"]})
+    for model in (SpanningForestClustering(2), dc.cluster.ForestEmbedding(2)):
+        with pytest.raises(ValueError, match=r"could not convert string to float: 'red'.*read_table"):
+            model.fit(frame, [0, 1, -1])

@@ -1,17 +1,19 @@
 """Rows of files in pieces: the same as all at once, in any form; and on the partitions of Dask and Ray."""
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 pytest.importorskip("lightning")
 pd = pytest.importorskip("pandas")
 
 from diffclust.runs import fit_run, load_run, place, place_file  # noqa: E402
 from diffclust.tables import read_table  # noqa: E402
-from diffclust.training import TrainingConfig  # noqa: E402
+from diffclust.training import TrainingConfig, as_rows  # noqa: E402
 
 CONFIG = TrainingConfig(n_clusters=3, n_steps=5, batch_size=16, backbone="linear", device="cpu")
 
@@ -109,6 +111,44 @@ def as_csv(frame):
         frame[column] = frame[column].map("{:.4f}".format)
     frame.to_csv(text, index=False)
     return text.getvalue()
+
+
+def lines_of_page(start):
+    """The block of code on the page about big data that begins so, with samples of 20 rows."""
+    page = (Path(__file__).parents[1] / "docs" / "big-data.md").read_text("utf-8")
+    blocks = [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if start in block]
+    assert len(blocks) == 1
+    return blocks[0].replace("30_000", "20")
+
+
+def test_sample_of_the_page_keeps_all_labelled_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("big").mkdir()
+    frame = make_frame(90).assign(kind=np.where(np.arange(90) % 9 == 0, "x", ""))
+    frame[:40].to_parquet("big/1.parquet", index=False)
+    frame[40:].to_parquet("big/2.parquet", index=False)
+    exec(lines_of_page("import pyarrow.dataset"), {})
+    found = pd.read_parquet("sample.parquet")
+    assert (found["kind"] == "x").sum() == 10
+    assert (found["kind"] == "").sum() == 20
+    assert found["key"].is_unique
+
+
+def test_lines_of_the_page_train_on_a_mapped_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    truth = np.arange(300) % 10
+    np.save("big.npy", (np.random.default_rng(0).normal(size=(300, 12)) + 20 * np.eye(12)[truth]).astype(np.float32))
+    np.save("labels.npy", np.where(np.arange(300) < 40, truth, -1))
+    exec(lines_of_page("mmap_mode").replace("neighbours=0", "neighbours=0, n_steps=5, device='cpu'"), {})
+    found = np.loadtxt("clusters.txt", int)
+    assert len(found) == 300
+    assert adjusted_rand_score(truth, found) > 0.9
+
+
+def test_rows_of_a_mapped_file_are_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert as_rows(mapped).data_ptr() == mapped.ctypes.data
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
-from diffclust.backbones import InputScaling, choose_scaling, make_backbone  # noqa: E402
+from diffclust.backbones import BACKBONES, InputScaling, choose_scaling, make_backbone  # noqa: E402
 from diffclust.training import (  # noqa: E402
     ForestData,
     TrainingConfig,
@@ -349,9 +349,24 @@ def test_loss_at_the_final_noise_is_the_same_after_a_resume(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 28, 28), (9, 13), (3, 32, 32)])
-@pytest.mark.parametrize("name", ["linear", "mlp", "residual", "cnn"])
+@pytest.mark.parametrize("name", BACKBONES)
 def test_named_backbones(name, shape):
-    assert make_backbone(name, shape, 6)(torch.zeros(2, *shape)).shape == (2, 6)
+    assert make_backbone(name, shape, 6).eval()(torch.zeros(2, *shape)).shape == (2, 6)
+
+
+def test_a_committee_is_the_mean_of_networks_that_learn_by_themselves(tmp_path):
+    x, _, known = make_data()
+    start = fit(make_config(backbone="committee", learning_rate=1e-12, n_steps=1), x, known, progress=False)
+    alone = fit(make_config(backbone="residual", learning_rate=1e-12, n_steps=1), x, known, progress=False)
+    np.testing.assert_allclose(embed(start, x), embed(alone, x), rtol=1e-4, atol=1e-5)
+    module = fit(make_config(backbone="committee", n_steps=5), x, known, progress=False, folder=tmp_path)
+    scaled = module.scaling(torch.from_numpy(x))
+    with torch.no_grad():
+        each = torch.stack([network(scaled) for network in module.backbone.networks])
+        np.testing.assert_array_equal(module.backbone.train()(scaled), each)
+    assert all(not torch.allclose(each[0], other, rtol=1e-2) for other in each[1:])
+    np.testing.assert_allclose(embed(module, x), each.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(embed(load(tmp_path / "last.ckpt"), x), embed(module, x))
 
 
 @pytest.mark.parametrize(("embedding_dim", "kept"), [(9, 5), (5, 5), (2, 2)])
@@ -509,6 +524,10 @@ def test_tables_with_enough_rows_have_neighbours_and_many_clusters_room():
     assert TrainingConfig(n_clusters=20).resolve((5,), known).batch_size == 256
     assert TrainingConfig(n_clusters=21).resolve((5,), known).batch_size == 512
     assert TrainingConfig(n_clusters=21, batch_size=64).resolve((5,), known).batch_size == 64
+    assert TrainingConfig(n_clusters=20).resolve((5,), known).backbone == "residual"
+    assert TrainingConfig(n_clusters=21).resolve((5,), known).backbone == "committee"
+    assert TrainingConfig(n_clusters=21).resolve((7, 20), known).backbone == "residual"
+    assert TrainingConfig(n_clusters=21, objective="cross-entropy").resolve((5,), known).backbone == "residual"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ except ImportError as error:  # pragma: no cover
 
 from diffclust.validation import check_choice
 
-BACKBONES = ("linear", "mlp", "residual", "cnn")
+BACKBONES = ("linear", "mlp", "residual", "committee", "cnn")
+COMMITTEE = 4  # networks
 SCALINGS = ("auto", "column", "global", "unit", "counts", "none")
 SCALING_ROWS, SCALING_LABELS = 5000, 2000  # at which choose_scaling looks
 
@@ -30,8 +31,9 @@ def make_backbone(
 
     Args:
         backbone: "linear"; "mlp", two hidden layers of 256 and 64; "residual", that beside the input itself, see
-            :class:`Residual`; "cnn", the paper's network for images of at least 8 x 8; "package.module:attribute"; a
-            module, used as it is; or a function ``input_shape -> module``.
+            :class:`Residual`; "committee", the mean of four of these, see :class:`Committee`; "cnn", the paper's
+            network for images of at least 8 x 8; "package.module:attribute"; a module, used as it is; or a function
+            ``input_shape -> module``.
         input_shape: of one row: (d,), (H, W) or (C, H, W).
         embedding_dim: the width of the output of the named backbones.
 
@@ -49,9 +51,8 @@ def make_backbone(
     if isinstance(backbone, str) and backbone not in BACKBONES:
         backbone = _import(backbone)
     if isinstance(backbone, str):
-        return {"linear": _linear, "mlp": _mlp, "residual": Residual, "cnn": _cnn}[backbone](
-            tuple(input_shape), embedding_dim
-        )
+        makers = {"linear": _linear, "mlp": _mlp, "residual": Residual, "committee": Committee, "cnn": _cnn}
+        return makers[backbone](tuple(input_shape), embedding_dim)
     if not isinstance(backbone, nn.Module):
         if not callable(backbone):
             raise TypeError(f"backbone must be a name, a torch module or a function of input_shape, got {backbone!r}.")
@@ -116,6 +117,35 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The embeddings (n, embedding_dim) of rows."""
         return self.input(x.flatten(1)) + self.network(x)
+
+
+class Committee(nn.Module):
+    """Several :class:`Residual` networks that learn side by side. The embedding is their mean.
+
+    All start at the same components of the input, so their embeddings can be added, and what each has made up by itself
+    averages out. In training each has a loss of its own: there the embeddings are (networks, n, embedding_dim).
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], embedding_dim: int) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList([Residual(input_shape, embedding_dim) for _ in range(COMMITTEE)])
+        self._start_alike()
+
+    def _start_alike(self) -> None:
+        first = self.networks[0].input.weight
+        with torch.no_grad():
+            for network in self.networks[1:]:
+                network.input.weight.copy_(first)  # type: ignore[union-attr]
+
+    def start_at(self, rows: Tensor) -> None:
+        """:meth:`Residual.start_at` of each."""
+        self.networks[0].start_at(rows)  # type: ignore[operator]
+        self._start_alike()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The embeddings (n, embedding_dim) of rows; in training those of each network."""
+        found = torch.stack([network(x) for network in self.networks])
+        return found if self.training else found.mean(0)
 
 
 def _cnn(input_shape: tuple[int, ...], embedding_dim: int) -> nn.Module:

@@ -19,7 +19,7 @@ from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer, refuse_masked, to_dense
+from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ClassLabels, parse_labels
 from diffclust.partition import Partition, partition
@@ -162,7 +162,9 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
     def _validate(self, X: Any, reset: bool) -> NDArray[np.float64]:
         refuse_masked("X", X)
         accepted = ("csr", "csc") if self.metric != "precomputed" else False
-        return to_dense(validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse=accepted))
+        with explain_words():
+            checked = validate_data(self, X, reset=reset, dtype=np.float64, accept_sparse=accepted)
+        return to_dense(checked)
 
     def _wanted(self, known: Knowledge, labels: ClassLabels | None) -> int | None:
         """``n_clusters``, moved to what y allows; None chooses it."""

@@ -20,14 +20,14 @@ RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
 MANY_CLUSTERS = 20  # above it, k-means starts at the centres of k-means without knowledge, and spectral smooths
 MANY_RESTARTS = 5  # of that k-means
 SMOOTHING_NEIGHBOURS, SMOOTHING_ROUNDS = 10, 2
+MEMBERS = 5  # partitions of smoothed points that are joined into one
+CONSENSUS_DIMENSIONS = 100  # of what they say, at most
 ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
 GAUSSIAN_PRIOR = 8  # rows a dimension that speak for the mean covariance
-GAUSSIAN_ROUNDS, GAUSSIAN_GAIN = (
-    50,
-    1e-4,
-)  # rounds of a mixture, and the gain in log likelihood a row below which it ends
+GAUSSIAN_ROUNDS = 50  # of a mixture
+GAUSSIAN_GAIN = 1e-4  # in log likelihood a row, below which a mixture ends
 CLASSIFIER_ROUNDS = 500
 TABU_MOVES = 20_000  # of the search for a colouring
 
@@ -35,7 +35,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
+def kmeans(
+    points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, free_restarts: int = MANY_RESTARTS
+) -> Ints:
     """Clusters (n,) from 0 by k-means under constraints: the best of several starts.
 
     Groups that are all apart, such as labelled classes, have a centre each from the start, and the other centres start
@@ -47,6 +49,7 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
         knowledge: labels and pairs that the clusters agree with.
         n_clusters: k.
         seed: of the starts.
+        free_restarts: of the k-means without knowledge.
 
     Raises:
         ValueError: no way was found to put the groups into ``n_clusters`` clusters.
@@ -71,7 +74,7 @@ def kmeans(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) ->
         if start < n_starts or n_clusters == len(points):
             centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         else:
-            centres = _free_centres(points, n_clusters, seed)
+            centres = _free_centres(points, n_clusters, seed, free_restarts)
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -84,8 +87,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
 
     It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
     more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
-    which keeps the leading part of all eigenvectors, and :func:`kmeans` cuts these. Arguments and errors are those of
-    :func:`kmeans`.
+    which keeps the leading part of all eigenvectors, and :func:`_consensus` cuts these. Arguments and errors are those
+    of :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
     >>> spectral(points, Knowledge.join([-1] * 6), 2).tolist()
@@ -99,7 +102,7 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     if n_clusters >= n - 1:  # no neighbours are left to speak of
         return kmeans(points, knowledge, n_clusters, seed)
     if n_clusters > MANY_CLUSTERS:
-        return kmeans(_smoothed(points), knowledge, n_clusters, seed)
+        return _consensus(points, knowledge, n_clusters, seed)
     n_neighbours = min(NEIGHBOURS, n - 1)
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
@@ -126,12 +129,34 @@ def spectral_rows(graph: Any, n_clusters: int, seed: int = 0) -> Floats:
     return vectors / np.maximum(length, np.finfo(np.float64).tiny)
 
 
-def _smoothed(points: Floats) -> Floats:
-    """Each row as the mean of itself and its nearest others, twice."""
+def _consensus(points: Floats, knowledge: Knowledge, n_clusters: int, seed: int) -> Ints:
+    """What several starts of :func:`kmeans` of smoothed points agree about.
+
+    Of many clusters every start ends elsewhere: it splits some clusters and merges others. Each says in which clusters
+    a row's neighbours are; :func:`kmeans` of all that keeps together what most of them keep together.
+    """
+    from scipy.sparse import csr_array, hstack
+    from sklearn.decomposition import TruncatedSVD
     from sklearn.neighbors import NearestNeighbors
 
-    model = NearestNeighbors(n_neighbors=min(SMOOTHING_NEIGHBOURS, len(points) - 1)).fit(points)
-    nearest = model.kneighbors(return_distance=False)
+    n = len(points)
+    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, n - 1)).fit(points).kneighbors(return_distance=False)
+    smooth, ones = _smoothed(points, nearest[:, :SMOOTHING_NEIGHBOURS]), np.ones(n)
+    few = nearest[:, : max(3, n // (3 * n_clusters))]  # not many more than a small cluster has
+    around = csr_array(
+        (np.full(few.size, 1 / few.shape[1]), (np.repeat(np.arange(n), few.shape[1]), few.ravel())), (n, n)
+    )
+    shares = []
+    for number in range(MEMBERS):
+        found = kmeans(smooth, knowledge, n_clusters, seed + number, free_restarts=1)
+        shares.append(around @ csr_array((ones, (np.arange(n), found)), (n, n_clusters)))
+    room = min(n_clusters, CONSENSUS_DIMENSIONS)
+    joined = TruncatedSVD(room, random_state=seed).fit_transform(hstack(shares).tocsr())
+    return kmeans(joined, knowledge, n_clusters, seed)
+
+
+def _smoothed(points: Floats, nearest: Ints) -> Floats:
+    """Each row as the mean of itself and its nearest others, twice."""
     around = np.concatenate([np.arange(len(points))[:, None], nearest], axis=1)
     for _ in range(SMOOTHING_ROUNDS):
         points = points[around].mean(1)
@@ -281,14 +306,14 @@ def first_centres(
     return centres
 
 
-def _free_centres(points: Floats, n_clusters: int, seed: int) -> Floats:
+def _free_centres(points: Floats, n_clusters: int, seed: int, restarts: int) -> Floats:
     """The centres of k-means without knowledge."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
-        model = KMeans(n_clusters, n_init=MANY_RESTARTS, random_state=seed).fit(points)
+        model = KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
     return np.asarray(model.cluster_centers_, np.float64)
 
 

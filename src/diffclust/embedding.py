@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from diffclust import training
 from diffclust.cluster import SpanningForestClustering, warn_of_more_clusters, without_outliers
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer, refuse_masked, to_dense
+from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition
@@ -57,8 +57,9 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             (all points are labelled, say), there are fewer, with a warning. "auto" trains with room for half as many
             again as are labelled, and takes the number with which hidden classes are found again
             (``partition_.evidence.candidates`` and ``.interval``).
-        backbone: "linear", "mlp", "residual", "cnn" (images), "package.module:attribute", a torch module, or a function
-            ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, and else "residual".
+        backbone: "linear", "mlp", "residual", "committee" (the mean of four of those), "cnn" (images),
+            "package.module:attribute", a torch module, or a function ``input_shape -> module``. "auto" is "cnn" for
+            images of at least 8 x 8, "committee" for more than 20 clusters, and else "residual".
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
@@ -223,15 +224,16 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
         """float32, or bytes as they are."""
         refuse_masked("X", X)
-        checked = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float32, np.uint8],
-            accept_sparse=("csr", "csc"),
-            allow_nd=True,
-            ensure_min_samples=2 if reset else 1,
-        )
+        with explain_words():
+            checked = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=[np.float32, np.uint8],
+                accept_sparse=("csr", "csc"),
+                allow_nd=True,
+                ensure_min_samples=2 if reset else 1,
+            )
         return to_dense(checked)
 
     def _join(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,19 @@ def to_numpy(array: Any, name: str = "the array") -> np.ndarray:
         return array.detach().cpu().numpy()
     refuse_masked(name, array)
     return np.asarray(array)
+
+
+@contextmanager
+def explain_words() -> Iterator[None]:
+    """Adds to NumPy's error about a word where a number belongs what to do about it."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert string to float" not in str(error):
+            raise
+        raise ValueError(
+            f"X must be numbers: {error}. diffclust.tables.read_table(frame).features makes numbers of words and dates."
+        ) from error
 
 
 def refuse_masked(name: str, array: Any) -> None:

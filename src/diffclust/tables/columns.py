@@ -7,6 +7,7 @@ so a run stores it and treats new rows alike. :meth:`Encoding.transform` makes t
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from diffclust.tables.table import UNKNOWN, listed, shortened
 
 MOST_CATEGORIES = 50  # a text column with more different values is text, not a category
 MISSING = "missing"  # the category of blank cells
+_LIST = re.compile(r"\[[-+0-9.eE,\s]*\d[-+0-9.eE,\s]*\]")
 BLANK = UNKNOWN - {"-1", "none", "unknown"}  # as categories, these three are values like any other
 
 
@@ -186,8 +188,11 @@ def _choose(series: Any, source: str) -> tuple[Column | None, str]:
     known = series[~missing]
     if len(known) == 0:
         return None, "Left out, because they have no values: {}."
+    if kind == "record":
+        return None, "Left out, because they hold records: {}."
     if kind == "vector":
-        return Column(name, kind, width=len(known.iloc[0])), "Lists become a feature for each of their numbers: {}."
+        width = len(_as_vector(known.iloc[0]))
+        return Column(name, kind, width=width), "Lists become a feature for each of their numbers: {}."
     if kind == "text":
         return _choose_text(name, known.astype(str).str.strip(), bool(missing.any()))
     values = _to_numbers(series, kind, source)
@@ -217,7 +222,7 @@ def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | Non
 
 
 def _kind(series: Any) -> str:
-    """One of "number", "date", "vector", "text". Text of which half or more holds numbers is "number"."""
+    """One of "number", "date", "vector", "record", "text". Text of which half or more holds numbers is "number"."""
     if series.dtype.kind in "biuf":
         return "number"
     if series.dtype.kind in "mM":
@@ -225,9 +230,13 @@ def _kind(series: Any) -> str:
     known = series[~_missing(series)]
     if _is_vector(known):
         return "vector"
+    if len(known) and isinstance(known.iloc[0], dict):
+        return "record"
     if str(series.dtype) == "category" or len(known) == 0:
         return "text"
     texts = known.astype(str).str.strip()
+    if texts.str.fullmatch(_LIST).all():
+        return "vector"
     if not set(texts.unique()) <= {"True", "False"} and (~np.isnan(_parsed(known))).mean() >= 0.5:
         return "number"
     return "date" if texts.str.match(r"\d{4}-\d{2}-\d{2}").all() and _times(texts).notna().all() else "text"
@@ -239,6 +248,15 @@ def _is_text(series: Any) -> bool:
 
 def _is_vector(known: Any) -> bool:
     return len(known) > 0 and isinstance(known.iloc[0], (list, tuple, np.ndarray))
+
+
+def _as_vector(value: Any) -> NDArray[Any]:
+    """A list, also as csv files have it: "[0.1, 0.2]", with commas or blanks."""
+    return (
+        np.array(value.strip("[] ").replace(",", " ").split(), np.float64)
+        if isinstance(value, str)
+        else np.asarray(value)
+    )
 
 
 def _missing(series: Any) -> Any:
@@ -301,7 +319,7 @@ def _to_numbers(series: Any, kind: str, source: str) -> NDArray[np.float64]:
 
 
 def _vectors(series: Any, column: Column, source: str) -> NDArray[np.float64]:
-    rows = [np.asarray(value) for value in series]
+    rows = [_as_vector(value) for value in series]
     for number, row in enumerate(rows):
         if row.shape != (column.width,) or row.dtype.kind not in "biuf":
             raise ValueError(

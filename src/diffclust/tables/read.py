@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ def read_table(
         table = read_columns(frames.as_frame(data), "The data frame", column, id_column, text, encoding)
     elif cells.is_anndata(data):
         table = read_cells(data, "adata", column, use_rep, encoding)
+    elif not isinstance(data, (str, PathLike)):
+        raise ValueError(
+            f"data must be a file, a folder, a data frame or an AnnData object, got {type(data).__name__}. A lazy "
+            "frame becomes one by .collect(). For arrays use ForestEmbedding, or save them with numpy.save."
+        )
     else:
         options: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": text}
         table = _read_path(Path(data), column, {name: o for name, o in options.items() if o is not None}, encoding)
@@ -196,7 +202,8 @@ def read_columns(
             raise ValueError(f"{source} has no column {labels!r}. It has {listed(list(map(str, frame.columns)))}.")
         found = frame[labels].to_numpy(object)
         frame = frame.drop(columns=labels)
-    frame = frame.rename(columns=str)
+    names = [" ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
+    frame = frame.set_axis(names, axis=1)
     if len(frame) == 0:
         raise ValueError(f"{source} has 0 rows.")
     if text is not None:

@@ -22,12 +22,14 @@ from diffclust.threads import small_in_one_thread
 from diffclust.training.settings import TrainingConfig
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
+CHECKED_ROWS = 65_536  # at a time, so that rows in a mapped file need not fit into memory
 
 
 def as_rows(x: Any) -> Tensor:
     """Features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C) as a tensor, channels first; bytes stay bytes.
 
-    The last axis is taken for the channels where it is at most 4 long and the second one is not.
+    The last axis is taken for the channels where it is at most 4 long and the second one is not. Rows of 32-bit floats
+    or bytes are not copied, so they may be a file that is mapped to memory.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
@@ -39,10 +41,11 @@ def as_rows(x: Any) -> Tensor:
     if x.dtype == torch.uint8:
         return x.contiguous()
     x = x.to(torch.float32).contiguous()
-    finite = x.isfinite()
-    if not finite.all():
-        row = int((~finite).flatten(1).any(1).nonzero()[0])
-        raise ValueError(f"row {row} of x has a value that is not a finite number (of 32 bits). Fill or remove it.")
+    for first in range(0, len(x), CHECKED_ROWS):
+        finite = x[first : first + CHECKED_ROWS].isfinite().flatten(1).all(1)
+        if not finite.all():
+            row = first + int((~finite).nonzero()[0])
+            raise ValueError(f"row {row} of x has a value that is not a finite number (of 32 bits). Fill or remove it.")
     return x
 
 

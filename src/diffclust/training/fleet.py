@@ -298,7 +298,7 @@ class Fleet(pl.LightningModule):
             member.loss.noise_scale.copy_(scales.index_select(0, self._step)[0])  # type: ignore[union-attr]
         with self._precision():
             embeddings = member(x)
-        loss = member.loss(embeddings.float(), known)
+        loss = member.loss_of_step(embeddings.float(), known)
         optimizer.zero_grad()
         loss.backward()
         self._set_rate(i)

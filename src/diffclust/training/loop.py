@@ -198,7 +198,8 @@ def needs_one_thread(module: ForestModule, rows: torch.Tensor, n_rows: int) -> b
 def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[np.float32]]:
     """A function that trains on other knowledge and returns the embeddings of all rows.
 
-    It takes half as many steps, which is enough to compare ways to cut an embedding.
+    It takes half as many steps, and one network instead of a committee, which is enough to compare ways to cut an
+    embedding.
 
     Args:
         config: of the training, decided (:meth:`TrainingConfig.resolve`).
@@ -209,6 +210,7 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     """
     short = dataclasses.replace(
         config,
+        backbone="residual" if config.backbone == "committee" else config.backbone,
         n_steps=-(-config.n_steps // 2),
         validation_fraction=0.0,
         patience=None,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diffclust import nn as modules
-from diffclust.backbones import InputScaling, Residual, is_image, make_backbone
+from diffclust.backbones import Committee, InputScaling, Residual, is_image, make_backbone
 from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
 from diffclust.training.settings import MONITORS, TrainingConfig
@@ -202,9 +202,15 @@ class ForestModule(pl.LightningModule):
                 each.training = mode
         self.final_noise_losses.append({"step": self.global_step, "loss": float(loss)})
 
+    def loss_of_step(self, embeddings: Tensor, known: Constraints) -> Tensor:
+        """The loss of what the network gives in training; of a committee the mean over its networks."""
+        if not isinstance(self.backbone, Committee):
+            return self.loss(embeddings, known)
+        return torch.stack([self.loss(each, known) for each in embeddings]).mean()
+
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
         x, known = batch
-        loss = self.loss(self(x), known)
+        loss = self.loss_of_step(self(x), known)
         self.losses[self.global_step] = loss.detach()
         self.log("loss", loss, prog_bar=True, batch_size=len(x))
         if (self.global_step + 1) % self.config.validate_every == 0:
@@ -257,7 +263,7 @@ def make_module(config: TrainingConfig, rows: Tensor, scaling: InputScaling) -> 
     module = ForestModule(config, tuple(rows.shape[1:]))
     module.scaling = scaling
     embeddings = module.check_backbone(rows[:2].cpu())
-    if isinstance(module.backbone, Residual):
+    if isinstance(module.backbone, (Residual, Committee)):
         some = rows[:: max(1, len(rows) // START_ROWS)]
         module.backbone.start_at(scaling(some.cpu()))
     if isinstance(module.loss, CrossEntropy):

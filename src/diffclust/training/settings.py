@@ -59,8 +59,8 @@ class TrainingConfig:
             is half as many again as the labels and pairs need, and at least 2.
         objective: "forest", or "cross-entropy" of a linear layer on the embedding, the baseline.
         backbone, embedding_dim: see :func:`diffclust.backbones.make_backbone`. "auto" is "cnn" for images of at least
-            8 x 8 and "residual" otherwise. ``embedding_dim`` "auto" is 16, and 64 for more than 20 clusters, which 16
-            dimensions are too few to hold apart.
+            8 x 8, "committee" for more than 20 clusters of a table, and "residual" otherwise. ``embedding_dim`` "auto"
+            is 16, and 64 for more than 20 clusters, which 16 dimensions are too few to hold apart.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
         augment: of training images: "shift" (by up to an eighth of the side), "shift-flip" (and mirrored),
             "shift-flip-cut" (and with a hole, half as wide as the image), or None.
@@ -201,8 +201,6 @@ class TrainingConfig:
         """
         image = is_image(row_shape)
         changes: dict[str, Any] = {}
-        if self.backbone == "auto":
-            changes["backbone"] = "cnn" if image and min(row_shape[-2:]) >= 8 else "residual"
         if self.epsilon == "auto":
             changes["epsilon"] = 2.0 if image else 0.5
         if self.noise_start is None:
@@ -212,6 +210,9 @@ class TrainingConfig:
             changes["n_clusters"] = min(max(-(-3 * knowledge.min_clusters // 2), 2), knowledge.max_clusters)
         k = changes.get("n_clusters", self.n_clusters)
         many = k is not None and k > MANY_CLUSTERS
+        if self.backbone == "auto":
+            of_table = "committee" if many and not image and self.objective == "forest" else "residual"
+            changes["backbone"] = "cnn" if image and min(row_shape[-2:]) >= 8 else of_table
         if self.embedding_dim == "auto" and k is not None:
             changes["embedding_dim"] = 64 if many else 16
         if self.batch_size == "auto" and k is not None:
