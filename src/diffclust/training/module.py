@@ -14,6 +14,8 @@ from diffclust import nn as modules
 from diffclust.backbones import InputScaling, Residual, is_image, make_backbone
 from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
+from diffclust.frameworks import to_numpy
+from diffclust.metrics import SCORES
 from diffclust.training.settings import MONITORS, TrainingConfig
 
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
@@ -61,9 +63,6 @@ def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str =
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Clustering error and adjusted Rand index (ARI) of each problem, over its labelled points.
 
-    These are the ``error`` and ``ari`` of :func:`diffclust.metrics.clustering_scores`, for many problems at once and on
-    their device.
-
     Args:
         found: (..., n) clusters.
         labels: (..., n) labels; negative ones are unknown.
@@ -71,16 +70,13 @@ def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
     [[0.375], [0.0]]
     """
-    known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
-    same, joined = (each[..., :, None] == each[..., None, :] for each in (labels, found))
-    pairs = (same & joined, same & ~joined, ~same & joined, ~same & ~joined)
-    right, missed, confused, apart = torch.stack([(known & each).sum((-1, -2)) for each in pairs]).cpu()
-    n_known = (labels >= 0).sum(-1).cpu()
-    right = right - n_known  # a point and itself count in the error and not in the ARI
-    error = (missed + confused).double() / n_known.double() ** 2
-    scale = (right + missed) * (missed + apart) + (right + confused) * (confused + apart)
-    index = 2.0 * (right * apart - missed * confused).double() / scale.double()
-    return error, torch.where(missed + confused == 0, 1.0, index)
+    problems = zip(*(to_numpy(each).reshape(-1, each.shape[-1]) for each in (labels, found)), strict=True)
+    scores = [
+        [SCORES[name].function(true[true >= 0], pred[true >= 0]) for name in ("error", "ari")]
+        for true, pred in problems
+    ]
+    error, ari = torch.tensor(scores, dtype=torch.float64).reshape(*labels.shape[:-1], 2).unbind(-1)
+    return error, ari
 
 
 class ForestModule(pl.LightningModule):
