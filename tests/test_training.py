@@ -24,20 +24,17 @@ from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.backbones import InputScaling, choose_scaling, make_backbone  # noqa: E402
-from diffclust.training import (  # noqa: E402
+from diffclust.training import TrainingConfig, embed, fit, fit_many, load  # noqa: E402
+from diffclust.training.data import (  # noqa: E402
     ForestData,
-    TrainingConfig,
     as_labels,
     as_rows,
     batch_moves,
     batch_rows,
-    embed,
-    fit,
-    fit_many,
-    load,
+    lend_labels,
     move_images,
+    reach_of,
 )
-from diffclust.training.data import lend_labels, reach_of  # noqa: E402
 from diffclust.training.module import ForestModule, pair_scores, seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 

@@ -91,10 +91,7 @@ def record_known(
     held_out: NDArray[np.int64] | None = None,
     told: Knowledge | None = None,
 ) -> Known:
-    """What a run on a table was told; without knowledge, the keys of its rows alone.
-
-    ``told`` is what was said before it was decided what to believe.
-    """
+    """What a run was told, by ``told`` before it was decided what to believe; without knowledge, keys of rows alone."""
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
     told = knowledge if told is None else told
@@ -121,11 +118,7 @@ class Named(NamedTuple):
 
 
 def name_clusters(found: Partition, class_names: list[str], known: Known, like: Run | None) -> Named:
-    """Names and colours for clusters: those of the clusters of an earlier run that they continue.
-
-    Raises:
-        ValueError: no row is in the earlier run.
-    """
+    """Names and colours for clusters: those of the clusters of an earlier run that they continue."""
     if like is None:
         return Named(found, found.names(class_names), list(range(found.n_clusters)), [])
     like.knowledge()

@@ -62,10 +62,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 
 def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
-    """Raises a ValueError unless the run in the folder, and its checkpoint if there is one, have these settings.
-
-    The size guard may differ, because training does not use it, and so may the ranks.
-    """
+    """A ValueError unless the run in the folder and its checkpoint have these settings, ranks and size guard aside."""
     before = read_json(folder / SETTINGS)
     for name in ("data", "config", "clusters", "holdout"):
         then, now = (_comparable(each.get(name)) for each in (before, settings))

@@ -66,7 +66,10 @@ class Run:
     known: Known | None = None
 
     def knowledge(self) -> Knowledge:
-        """The labels, as positions in ``settings["class_names"]``, and the pairs that the run was trained on.
+        """What the run was trained on.
+
+        Returns:
+            The labels, as positions in ``settings["class_names"]``, and the pairs.
 
         Raises:
             ValueError: the run is of an older version, which did not note them.
@@ -95,6 +98,9 @@ class Run:
 
         Args:
             x: an array of features, a data frame with the columns of the run's table, or an AnnData object.
+
+        Returns:
+            (n,) clusters.
         """
         return self.clusters[self._joined(self._embed(x))]
 
@@ -234,10 +240,7 @@ def clusters_csv(
     first_row: int = 0,
     **more: Iterable[Any],
 ) -> str:
-    """The text of ``clusters.csv``: a line for each row. The ids of rows and the columns in ``more`` come last.
-
-    Rows are counted from ``first_row``, and only row 0 comes after a header.
-    """
+    """The text of ``clusters.csv`` from row ``first_row`` on; only row 0 comes after a header. ``more`` come last."""
     if row_names is not None:
         more = {"id": row_names, **more}
     columns = zip(clusters, confidence, novelty, *more.values(), strict=True)
@@ -260,10 +263,13 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
         backbone: needed where the run was given a backbone of its own: the same "package.module:attribute", a module or
             a function. See :func:`diffclust.training.load`.
 
+    Returns:
+        The run.
+
     Raises:
         ValueError: a file is missing, damaged or of another run, or the backbone has to be given. The message names the
             file and what to do.
-    """
+    """  # noqa: DOC501
     given = Path(folder)
     folder = given.parent if given.is_file() else given
     check_files(folder)

@@ -54,6 +54,9 @@ def read_table(
         encoding: of an earlier table, ``Table.encoding``: the rows are treated as those were. ``{"kind": "array"}``
             takes every column as numbers.
 
+    Returns:
+        The table.
+
     Raises:
         ValueError: the data cannot be used. The message names the file, and where possible the column and the row.
     """
@@ -86,9 +89,10 @@ def read_pieces(
     text: TextColumn | None = None,
     encoding: dict[str, Any],
 ) -> Iterator[Table]:
-    """The rows of a file in tables of at most ``n_rows``, treated as ``encoding`` says; a column of labels is left out.
+    """Reads the rows of a file, treated as ``encoding`` says; a column of labels is left out.
 
-    Csv, parquet and .npy files are read in pieces. Other forms are one piece.
+    Yields:
+        Tables of at most ``n_rows`` rows of csv, parquet and .npy files; other forms are one piece.
 
     Raises:
         ValueError: as :func:`read_table`; rows are counted within a piece, and the message says where it begins.

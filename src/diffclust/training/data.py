@@ -25,16 +25,13 @@ LENDING_ROWS = 20_000  # among which labels are lent, at most
 
 
 def as_rows(x: Any) -> Tensor:
-    """Features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C) as a tensor, channels first; bytes stay bytes.
-
-    The last axis is taken for the channels where it is at most 4 long and the second one is not.
-    """
+    """Features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C) as a tensor, channels first; bytes stay bytes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
         x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
-    if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:
+    if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:  # then the last axis is taken for the channels
         x = x.movedim(-1, 1)
     if x.dtype == torch.uint8:
         return x.contiguous()
@@ -64,10 +61,7 @@ def as_set(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 def as_problem(
     config: TrainingConfig, x: Any, y: Any
 ) -> tuple[Tensor, Tensor, NDArray[np.bool_] | None, TrainingConfig]:
-    """Rows, labels, which labels are apart (None: all), and the config with all that is "auto" decided.
-
-    The groups of :class:`Knowledge` are labels here.
-    """
+    """Rows, labels (groups of Knowledge), which labels are apart (None: all), and the config without "auto"."""
     if isinstance(y, Knowledge) and y.is_soft:
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
@@ -81,10 +75,7 @@ def as_problem(
 def batch_rows(
     seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int
 ) -> NDArray[np.int64]:
-    """The rows of the batch of one step, a pure function of (seed, step).
-
-    ``n_labelled`` of ``size`` are labelled; where there are not enough of one kind, the other fills up.
-    """
+    """The ``size`` rows of a step, a function of (seed, step); where one kind has too few, the other fills up."""
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, 0]))
     n_unlabelled = min(size - min(n_labelled, len(labelled)), len(unlabelled))
     n_labelled = min(size - n_unlabelled, len(labelled))
@@ -109,6 +100,9 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
         n_clusters: k.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
         seed: of everything random.
+
+    Returns:
+        (n,) labels.
 
     >>> x = torch.tensor([[0.0], [0.4], [0.5], [0.9], [5.0], [6.0]])
     >>> lend_labels(x, torch.tensor([0, -1, -1, -1, 1, -1]), 2, n_clusters=2).tolist()
@@ -229,10 +223,7 @@ class ForestData(pl.LightningDataModule):
         return max(1, round(self.config.labelled_fraction * int(self.config.batch_size) / self.copies))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
-        """Batches like those of training, ``rows`` in turn and the same ``others`` always.
-
-        Left out are a short last one, and those without a label, which have no score.
-        """
+        """Makes batches like those of training, of ``rows`` in turn and always the same ``others``."""
         size = int(self.config.batch_size)
         rng = np.random.default_rng([self.config.seed, 1])
         n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
@@ -240,19 +231,22 @@ class ForestData(pl.LightningDataModule):
         parts = np.split(rng.permutation(rows), range(size - n_others, len(rows), size - n_others))
         if len(parts) > 1 and len(parts[-1]) < len(parts[0]):
             parts.pop()
-        parts = [part for part in parts if bool((labels[part] >= 0).any())]
+        parts = [part for part in parts if bool((labels[part] >= 0).any())]  # without a label there is no score
         if not parts:
             raise ValueError("validation=(x, y) has no known label: label some rows (0, 1, 2, ...), -1 where unknown.")
         self.sets["validation"] = (x, labels)
         self.validation_rows = [torch.from_numpy(np.concatenate([part, others])) for part in parts]
 
     def train_dataloader(self) -> Any:
+        """The numbers of the rows of each step."""
         return DataLoader(_Steps(self), batch_size=None)
 
     def val_dataloader(self) -> Any:
+        """The numbers of the rows of each validation batch."""
         return DataLoader([("validation", rows, None) for rows in self.validation_rows], batch_size=None)  # type: ignore[arg-type]
 
     def rows_of_step(self, step: int) -> Tensor:
+        """The numbers of the rows of a step: all views of them, or the rows and then their neighbours."""
         config = self.config
         size = min(max(1, int(config.batch_size) // self.copies), len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
@@ -263,6 +257,7 @@ class ForestData(pl.LightningDataModule):
         return torch.from_numpy(np.concatenate([rows, chosen]))
 
     def moves_of_step(self, step: int, n_rows: int) -> Tensor | None:
+        """How the images of a step are moved; None if they are not."""
         config = self.config
         if config.augment is None:
             return None
@@ -270,6 +265,7 @@ class ForestData(pl.LightningDataModule):
         return torch.from_numpy(batch_moves(config.seed, step, n_rows, shape, config.augment))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
+        """Numbers of rows → the rows and what is known about them, on the device."""
         return self.take(*batch)
 
     def take(self, name: str, rows: Tensor, moves: Tensor | None) -> tuple[Tensor, Constraints]:
@@ -340,10 +336,7 @@ def reach_of(shape: tuple[int, ...]) -> int:
 
 
 def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored. A pure function of (seed, step).
-
-    For "shift-flip-cut" it is (n, 5): also the row and the column of the middle of the hole.
-    """
+    """(n, 3) how each image of a step is moved: down, right, mirrored; (n, 5) with the middle of a hole."""
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
     reach = reach_of(shape)
     moves = rng.integers(-reach, reach, (n_rows, 3), endpoint=True)

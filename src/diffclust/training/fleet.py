@@ -73,6 +73,10 @@ def fit_many(
     Returns:
         The trained modules, on the CPU, in evaluation mode.
 
+    Raises:
+        ValueError: an argument is wrong, or settings differ that must be the same for all networks.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the current block of steps.
+
     >>> import numpy as np
     >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
@@ -183,6 +187,7 @@ class Fleet(pl.LightningModule):
     # ---------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> Any:
+        """An optimizer for each network."""
         on_gpu = self.device.type == "cuda"
         return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.networks]
 
@@ -211,6 +216,7 @@ class Fleet(pl.LightningModule):
         self._streams = [torch.cuda.Stream() for _ in self.networks] if device.type == "cuda" else []
 
     def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
+        """A block of steps of all networks, and the validation at its end."""
         n_steps, before = len(block[0][0]), self._active()
         self._load(block)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
@@ -366,10 +372,12 @@ class Fleet(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------- checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what is needed to go on from the checkpoint."""
         checkpoint["validations"] = [member.validations for member in self.networks]
         checkpoint["done"], checkpoint["best"] = self.done, self.best
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on where the checkpoint was written."""
         self.done, self.best = checkpoint["done"], checkpoint["best"]
         for member, validations in zip(self.networks, checkpoint["validations"], strict=True):
             member.validations = list(validations)

@@ -33,6 +33,7 @@ class CrossEntropy(modules._OnEmbeddings):
         self.logits = nn.LazyLinear(n_clusters)
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        """The loss of a batch."""
         if self._gathers():
             embeddings, labels = self._gather_known(embeddings, labels)
         logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
@@ -66,6 +67,9 @@ def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         found: (..., n) clusters.
         labels: (..., n) labels; negative ones are unknown.
+
+    Returns:
+        (...) errors and (...) indices.
 
     >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
     [[0.375], [0.0]]
@@ -128,6 +132,7 @@ class ForestModule(pl.LightningModule):
 
     @property
     def n_steps(self) -> int:
+        """Steps in all."""
         return self.config.n_steps
 
     @property
@@ -137,10 +142,12 @@ class ForestModule(pl.LightningModule):
 
     @property
     def loss_curve(self) -> NDArray[np.float32]:
+        """The loss of every step so far."""
         curve = self.losses.cpu().numpy()
         return curve[~np.isnan(curve)]
 
     def forward(self, x: Tensor) -> Tensor:
+        """(n, embedding_dim) embeddings of rows (n, ...)."""
         return self.backbone(self.scaling(x))
 
     def check_backbone(self, rows: Tensor) -> Tensor:
@@ -162,12 +169,15 @@ class ForestModule(pl.LightningModule):
         return embeddings
 
     def on_fit_start(self) -> None:
+        """On several ranks, the loss is one over the rows of all."""
         self.loss.gather = self.trainer.world_size > 1
 
     def on_fit_end(self) -> None:
+        """The trained module stands alone again."""
         self.loss.gather = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Seeds the step and sets its noise."""
         every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
         if self.loss.noise_scale is not None and self.global_step % every == 0:
             self._measure_final_noise()  # before the seed of the step, so that the step does not depend on it
@@ -176,6 +186,7 @@ class ForestModule(pl.LightningModule):
             self.loss.noise_scale.fill_(self.config.noise_scale(self.global_step))
 
     def on_train_end(self) -> None:
+        """Measures the last point of the curve at the final noise."""
         if self.loss.noise_scale is not None and self.global_step == self.n_steps:
             self._measure_final_noise()
 
@@ -199,6 +210,7 @@ class ForestModule(pl.LightningModule):
         self.final_noise_losses.append({"step": self.global_step, "loss": float(loss)})
 
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
+        """The loss of a batch, which is recorded."""
         x, known = batch
         loss = self.loss(self(x), known)
         self.losses[self.global_step] = loss.detach()
@@ -208,6 +220,7 @@ class ForestModule(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> None:
+        """Logs loss, clustering error and ARI of a batch."""
         x, known = batch
         embeddings = self(x)
         similarity = self.loss.similarities(self.loss.gathered(embeddings))
@@ -218,23 +231,28 @@ class ForestModule(pl.LightningModule):
         self.log_dict(values, on_epoch=True, prog_bar=True, batch_size=1)
 
     def on_validation_epoch_end(self) -> None:
+        """Records the means over all batches."""
         measured = {name: float(self.trainer.callback_metrics[name]) for name in MONITORS}
         self.validations.append({"step": self.global_step, **measured})
 
     def configure_optimizers(self) -> Any:
+        """AdamW with the schedule of the config."""
         optimizer = self.make_optimizer(fused=self.device.type == "cuda")
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def make_optimizer(self, **options: Any) -> torch.optim.AdamW:
+        """AdamW of all parameters that are trained."""
         config, parameters = self.config, [each for each in self.parameters() if each.requires_grad]
         return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what was measured."""
         checkpoint["validations"] = self.validations
         checkpoint["final_noise_losses"] = self.final_noise_losses
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes over what was measured, for the number of steps of this run."""
         self.validations = list(checkpoint["validations"])
         self.final_noise_losses = list(checkpoint.get("final_noise_losses", ()))  # older versions did not have them
         losses = torch.full_like(self.losses, torch.nan, device="cpu")
@@ -244,11 +262,7 @@ class ForestModule(pl.LightningModule):
 
 
 def make_module(config: TrainingConfig, rows: Tensor, scaling: InputScaling) -> ForestModule:
-    """The network before its first step. Its weights depend on ``config.seed`` and the rows alone.
-
-    Raises:
-        ValueError: the backbone does not fit the rows.
-    """
+    """The network before its first step. Its weights depend on ``config.seed`` and the rows alone."""
     torch.manual_seed(config.seed)
     module = ForestModule(config, tuple(rows.shape[1:]))
     module.scaling = scaling
