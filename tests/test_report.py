@@ -217,8 +217,8 @@ def unpacked(packed):
 
 
 def test_numbers_of_the_page_are_those_of_the_run(monkeypatch):
-    monkeypatch.setattr(payload, "SHOWN", 60)
-    monkeypatch.setattr(payload, "MATRIX", 30)
+    monkeypatch.setattr(payload, "MOST_SHOWN", 60)
+    monkeypatch.setattr(payload, "MATRIX_ROWS", 30)
     known = np.full(150, -1)
     known[:30] = np.arange(30) % 6  # as the truth, and class 0 counts as any other
     data = make_data(known=known, withheld=0)

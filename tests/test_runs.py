@@ -53,7 +53,8 @@ def with_report():
 
 
 def fit(folder, table=None, config=CONFIG, n_clusters=None, **options):
-    options = {"progress": False, "say": lambda text: None, **options}
+    """A run, by default without comparing cuts: that is most of its time."""
+    options = {"progress": False, "say": lambda text: None, "cut": "forest", **options}
     config = dataclasses.replace(config, n_clusters=n_clusters)
     return fit_run(make_table() if table is None else table, config, folder, **options)
 
@@ -77,7 +78,7 @@ def test_other_methods_are_trained_where_rows_come_with_neighbours(tmp_path):
 
 
 def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
-    fitted = fit(tmp_path / "run", holdout=0.25)
+    fitted = fit(tmp_path / "run", holdout=0.25, cut="auto")
     run = dc.load_run(tmp_path / "run")
     assert {path.name for path in run.folder.iterdir()} == {*FILES, MANIFEST, "clusters.json", "log", "report.html"}
     np.testing.assert_array_equal(run.clusters, np.arange(N) % 3)

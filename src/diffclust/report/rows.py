@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diffclust.forest import Hierarchy
 
-A_FEW = 3  # rows that are shown, at least, of every cluster at any position of the sliders
+LEAST_SHOWN = 3  # rows that are shown, at least, of every cluster at any position of the sliders
 
 
 def choose_rows(
@@ -31,7 +31,7 @@ def choose_rows(
     rank, size = _ranks(2 * clusters + labelled, random)
     priority = (rank + 0.5) / size * np.where(labelled, 0.25, 1.0)
     for groups in others:
-        priority[_ranks(groups, random)[0] < A_FEW] = 0
+        priority[_ranks(groups, random)[0] < LEAST_SHOWN] = 0
     priority[list(always)] = -1
     return np.sort(np.argsort(priority, kind="stable")[:limit])
 

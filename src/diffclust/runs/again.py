@@ -62,8 +62,8 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
             elif old >= 0 and before[old] >= 0:
                 names[row] = names[row] or run.settings["class_names"][before[old]]
                 held_out[row] = run.known.held_out[old] >= 0
-        more_must, must_weights = _still_there(run.known.must_link, run.known.soft_must, matches)
-        more_cannot, cannot_weights = _still_there(run.known.cannot_link, run.known.soft_cannot, matches)
+        more_must, must_weights = _pairs_still_present(run.known.must_link, run.known.soft_must, matches)
+        more_cannot, cannot_weights = _pairs_still_present(run.known.cannot_link, run.known.soft_cannot, matches)
         must_link, cannot_link = must_link + more_must, cannot_link + more_cannot
     for row, name in answers.labels.items():
         names[row], held_out[row] = label_text(name), False
@@ -74,7 +74,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights)
 
 
-def _still_there(
+def _pairs_still_present(
     pairs: NDArray[np.int64], soft: NDArray[np.float64], matches: NDArray[np.int64]
 ) -> tuple[Pairs, NDArray[np.float64]]:
     """Pairs of old rows as pairs of rows, and their weights, without those of which a row is gone."""

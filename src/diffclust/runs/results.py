@@ -296,7 +296,7 @@ UNREADABLE = (
 
 
 @contextlib.contextmanager
-def _as_written(path: Path, what: str) -> Iterator[None]:
+def _reading_errors(path: Path, what: str) -> Iterator[None]:
     """Turns errors of reading into a ValueError that says what to do."""
     try:
         yield
@@ -305,7 +305,7 @@ def _as_written(path: Path, what: str) -> Iterator[None]:
 
 
 def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[Any], ...]:
-    with _as_written(path, "the table"):
+    with _reading_errors(path, "the table"):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         numbers, clusters = (np.array([int(row[name]) for row in rows], np.int64) for name in ("row", "cluster"))
@@ -317,7 +317,7 @@ def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[An
 
 
 def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> NDArray[np.float32]:
-    with _as_written(path, "the array"):
+    with _reading_errors(path, "the array"):
         embeddings = np.load(path, allow_pickle=False)
         n_read, width = embeddings.shape
     _check_rows(path, n_read, n_rows)
@@ -330,7 +330,7 @@ def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> 
 
 def _read_known(path: Path, n_rows: int) -> Known:
     names = [field.name for field in dataclasses.fields(Known)]  # older versions did not note soft pairs
-    with _as_written(path, "the file"), np.load(path, allow_pickle=False) as saved:
+    with _reading_errors(path, "the file"), np.load(path, allow_pickle=False) as saved:
         known = Known(**{name: saved[name] for name in names if name in saved or not name.startswith("soft")})
     for array in (known.labels, known.held_out, known.row_keys):
         _check_rows(path, len(array), n_rows)
@@ -338,7 +338,7 @@ def _read_known(path: Path, n_rows: int) -> Known:
 
 
 def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
-    with _as_written(path, "the tree"), np.load(path, allow_pickle=False) as saved:
+    with _reading_errors(path, "the tree"), np.load(path, allow_pickle=False) as saved:
         tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
     _check_rows(path, tree.n_points, n_rows)
     edges = tree.edges

@@ -34,13 +34,13 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if ending(path) == ".npy":
-        return arrays.one_each(arrays.load_array(path), str(path))
+        return arrays.as_label_vector(arrays.load_array(path), str(path))
     if ending(path) == ".npz":
         with arrays.load_arrays(path) as members:
             names = list(members)
             if len(names) != 1:
                 raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: a file of labels has one.")
-            return arrays.one_each(arrays.member(members, names[0], path), str(path))
+            return arrays.as_label_vector(arrays.member(members, names[0], path), str(path))
     if ending(path) == ".parquet":
         frame = read_parquet(path)
         if frame.shape[1] == 0:

@@ -117,7 +117,7 @@ def _pieces(
     path: Path, labels: str | None, n_rows: int, text: TextColumn | None, encoding: dict[str, Any]
 ) -> Iterator[Any]:
     if ending(path) == ".npy":
-        arrays.refuse_key(path, labels)
+        arrays.check_no_key(path, labels)
         array = arrays.load_array(path, mapped=True)
         yield from (array[first : first + n_rows] for first in range(0, len(array), n_rows))
         return

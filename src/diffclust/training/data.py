@@ -52,7 +52,7 @@ def as_labels(y: Any, n_rows: int) -> Tensor:
     return labels
 
 
-def as_set(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+def as_rows_and_labels(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Rows and their labels, see above."""
     rows = as_rows(x)
     return rows, as_labels(y, len(rows))
@@ -66,7 +66,7 @@ def as_problem(
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
         y = believe(scale(rows).numpy(), y, config.n_clusters, config.seed).knowledge
-    rows, labels = as_set(x, y.group if isinstance(y, Knowledge) else y)
+    rows, labels = as_rows_and_labels(x, y.group if isinstance(y, Knowledge) else y)
     knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
     apart = None if knowledge.all_apart else knowledge.apart
     return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
@@ -330,7 +330,7 @@ class _Steps(IterableDataset):
             step += 1
 
 
-def reach_of(shape: tuple[int, ...]) -> int:
+def longest_shift(shape: tuple[int, ...]) -> int:
     """How far images are moved: an eighth of the shorter side, at least a pixel."""
     return max(1, min(shape[-2:]) // 8)
 
@@ -338,7 +338,7 @@ def reach_of(shape: tuple[int, ...]) -> int:
 def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
     """(n, 3) how each image of a step is moved: down, right, mirrored; (n, 5) with the middle of a hole."""
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
-    reach = reach_of(shape)
+    reach = longest_shift(shape)
     moves = rng.integers(-reach, reach, (n_rows, 3), endpoint=True)
     moves[:, 2] = rng.integers(0, 2, n_rows) if kind != "shift" else 0
     if kind != "shift-flip-cut":

@@ -26,7 +26,7 @@ from diffclust.forest import spanning_forest
 from diffclust.threads import one_thread
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
-from diffclust.training.data import ForestData, as_problem, as_rows, as_set
+from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
 from diffclust.training.loop import (
     choose_device,
     interruptible,
@@ -96,7 +96,7 @@ def fit_many(
     rows = as_rows(x)
     if resume is not None:
         _check_fleet(resume)
-    held_out = None if validation is None else as_set(*validation)
+    held_out = None if validation is None else as_rows_and_labels(*validation)
     data = []
     for config, y in zip(configs, ys, strict=True):
         _, labels, apart, config = as_problem(config, rows, y)
@@ -232,14 +232,16 @@ class Fleet(pl.LightningModule):
 
     def _load(self, block: list[tuple[Tensor, Tensor | None]]) -> None:
         if not self._block:
-            self._block = [(self._room(rows), None if moves is None else self._room(moves)) for rows, moves in block]
+            self._block = [
+                (self._make_buffer(rows), None if moves is None else self._make_buffer(moves)) for rows, moves in block
+            ]
         for (rows, moves), (new_rows, new_moves) in zip(self._block, block, strict=True):
             rows[: len(new_rows)] = new_rows
             if moves is not None and new_moves is not None:
                 moves[: len(new_moves)] = new_moves
         self._in_block.zero_()
 
-    def _room(self, steps: Tensor) -> Tensor:
+    def _make_buffer(self, steps: Tensor) -> Tensor:
         """Memory for the longest block: the first one may be shorter."""
         return steps.new_empty((self.config.validate_every, *steps.shape[1:]))
 
@@ -260,22 +262,22 @@ class Fleet(pl.LightningModule):
             for i in self._active():
                 seed_step(self.device, self.data[i].config.seed, self.done)
                 self._step_of(i)
-            self._count()
+            self._count_step()
         elif self._graph is not None:
             self._graph.replay()
         elif self._until_capture > 0:
             self._on_streams()
             self._until_capture -= 1
         else:
-            self._graph = self._captured()
+            self._graph = self._capture_graph()
             self._graph.replay()
         self.done += 1
 
-    def _count(self) -> None:
+    def _count_step(self) -> None:
         self._step += 1
         self._in_block += 1
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
+    def _capture_graph(self) -> torch.cuda.CUDAGraph:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -291,7 +293,7 @@ class Fleet(pl.LightningModule):
                 self._step_of(i)
         for i in active:
             current.wait_stream(self._streams[i])
-        self._count()
+        self._count_step()
 
     def _step_of(self, i: int) -> None:
         """One step of one network. Nothing is read on the host, so that a graph can hold it."""

@@ -180,7 +180,7 @@ class ForestModule(pl.LightningModule):
         """Seeds the step and sets its noise."""
         every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
         if self.loss.noise_scale is not None and self.global_step % every == 0:
-            self._measure_final_noise()  # before the seed of the step, so that the step does not depend on it
+            self._measure_at_final_noise()  # before the seed of the step, so that the step does not depend on it
         seed_step(self.device, self.config.seed, self.global_step, self.global_rank)
         if self.loss.noise_scale is not None:
             self.loss.noise_scale.fill_(self.config.noise_scale(self.global_step))
@@ -188,10 +188,10 @@ class ForestModule(pl.LightningModule):
     def on_train_end(self) -> None:
         """Measures the last point of the curve at the final noise."""
         if self.loss.noise_scale is not None and self.global_step == self.n_steps:
-            self._measure_final_noise()
+            self._measure_at_final_noise()
 
     @torch.no_grad()
-    def _measure_final_noise(self) -> None:
+    def _measure_at_final_noise(self) -> None:
         """Appends to ``final_noise_losses``. Batch and draws are those of the first step; nothing else changes."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         rows = data.rows_of_step(0)
