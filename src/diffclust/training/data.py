@@ -275,9 +275,9 @@ class ForestData(pl.LightningDataModule):
         views = self.copies if name == "training" else 1
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
-        return images, batch_constraints(self._shared(labels[rows]) if views > 1 else labels[rows], self.apart, views)
+        return images, batch_constraints(self._labels_of_pairs(labels[rows]) if views > 1 else labels[rows], self.apart, views)
 
-    def _shared(self, labels: Tensor) -> Tensor:
+    def _labels_of_pairs(self, labels: Tensor) -> Tensor:
         """Labels of rows and their neighbours: an unlabelled one has that of the other."""
         if self.nearest is None:
             return labels
