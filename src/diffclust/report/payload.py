@@ -28,17 +28,6 @@ MATRIX_ROWS = 240  # rows of the connectivity matrix, at most
 CURVE_POINTS = 400  # points of a curve, about
 EPSILON, DRAWS = 0.1, 100  # of the connectivity matrix
 
-HOW_TO_LOAD = """\
-import csv, json
-import numpy as np
-
-folder = {folder!r}
-embeddings = np.load(folder + "/embeddings.npy")
-rows = list(csv.DictReader(open(folder + "/clusters.csv", newline="")))
-clusters = np.array([int(row["cluster"]) for row in rows])
-scores = json.load(open(folder + "/metrics.json"))
-"""
-
 
 def make_payload(data: ReportData) -> dict[str, Any]:
     """The data of the page, as its script reads them."""
@@ -95,7 +84,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
         "labelled": int((known >= 0).sum()),
         "facts": [[str(name), str(value)] for name, value in data.facts.items()],
-        "howToLoad": data.how_to_load or HOW_TO_LOAD.format(folder=data.folder),
+        "howToLoad": data.how_to_load,
     }
 
 
@@ -190,16 +179,11 @@ def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:
 def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
     """The table of scores: its columns, with a title and which value is best, and a row for each method."""
     names = list(dict.fromkeys(key for row in scores for key in row if key not in ("method", "ours")))
-    ours = [bool(row.get("ours")) for row in scores]
-    if not any(ours):
-        ours = ["diffclust" in str(row.get("method", "")).lower() for row in scores]
-    if not any(ours):
-        ours = [position == 0 for position in range(len(scores))]
     return {
         "columns": [_column(name) for name in names],
         "rows": [
-            {"method": str(row.get("method", "")), "ours": mine, "values": [_cell(row.get(name)) for name in names]}
-            for row, mine in zip(scores, ours, strict=True)
+            {"method": row["method"], "ours": row["ours"], "values": [_cell(row.get(name)) for name in names]}
+            for row in scores
         ],
     }
 

@@ -203,7 +203,6 @@ def write_run_report(
             "torch": torch.__version__,
         },
         row_names=table.row_names,
-        folder=str(run.folder),
         scored_rows=run.metrics["scored_rows"],
         headline=run.metrics["headline"],
         warnings=run.metrics["warnings"],

@@ -275,14 +275,12 @@ class ForestData(pl.LightningDataModule):
         views = self.copies if name == "training" else 1
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
-        return images, batch_constraints(self._labels_of_pairs(labels[rows]) if views > 1 else labels[rows], self.apart, views)
-
-    def _labels_of_pairs(self, labels: Tensor) -> Tensor:
-        """Labels of rows and their neighbours: an unlabelled one has that of the other."""
-        if self.nearest is None:
-            return labels
-        other = labels.roll(len(labels) // 2)
-        return torch.where(labels >= 0, labels, other)
+        known = labels[rows]
+        if (
+            self.nearest is not None and views > 1
+        ):  # of a row and its neighbour, an unlabelled one has the other's label
+            known = torch.where(known >= 0, known, known.roll(len(known) // 2))
+        return images, batch_constraints(known, self.apart, views)
 
     def _share(self, n_rows: int) -> slice:
         """This rank's of the rows of a batch, in one piece; shares differ by a row where they must."""
