@@ -42,8 +42,8 @@ DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
 OUTLIER_NEIGHBOURS, OUTLIER_FACTOR = 20, 2.0
 
-# (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. A cut that
-# cannot satisfy the pairs with n_clusters clusters may return more.
+# (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. A cut
+# that cannot satisfy the pairs with n_clusters clusters may return more.
 Cut = Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]
 
 

@@ -60,7 +60,8 @@ def read_table(
     Raises:
         ValueError: the data cannot be used. The message names the file, and where possible the column and the row.
     """
-    label_file = Path(labels) if labels is not None and _is_label_file(Path(labels)) else None
+    is_file = labels is not None and ending(Path(labels)) in (*FORMATS, ".txt")
+    label_file = Path(str(labels)) if is_file else None
     column = labels if label_file is None else None
     if isinstance(text, str):
         text = TextColumn(text)
@@ -125,10 +126,6 @@ def _pieces(
     texts = {column["name"] for column in encoding.get("columns", ()) if column["kind"] == "category"}
     texts |= {name for name in (labels, encoding.get("id"), text.name if text else None) if name is not None}
     yield from frames.read_pieces(path, texts, n_rows)
-
-
-def _is_label_file(path: Path) -> bool:
-    return ending(path) in (*FORMATS, ".txt")
 
 
 def _read_path(path: Path, column: str | None, options: dict[str, Any], encoding: dict[str, Any] | None) -> Table:
