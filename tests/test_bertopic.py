@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
-bertopic = pytest.importorskip("bertopic")
-pytest.importorskip("hdbscan")  # BERTopic 0.17 cannot transform without it, whatever the clusterer is
+import diffclust as dc
 
-from bertopic.dimensionality import BaseDimensionalityReduction  # noqa: E402
-from sklearn.metrics import adjusted_rand_score  # noqa: E402
-
-import diffclust as dc  # noqa: E402
+pytestmark = pytest.mark.slow  # seconds to import
 
 WORDS = [["wifi", "router", "cable", "slow"], ["invoice", "refund", "card", "paid"], ["paper", "toner", "tray", "jam"]]
+
+
+@pytest.fixture(scope="module")
+def bertopic():
+    pytest.importorskip("hdbscan")  # BERTopic 0.17 cannot transform without it, whatever the clusterer is
+    return pytest.importorskip("bertopic")
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +37,11 @@ def make_forest():
 
 
 @pytest.mark.parametrize(("make", "with_y"), [(make_forest, False), (make_forest, True), (make_embedding, True)])
-def test_topics_are_clusters(texts, make, with_y):
+def test_topics_are_clusters(bertopic, texts, make, with_y):
     docs, vectors, truth, y = texts
     model = bertopic.BERTopic(
         embedding_model=None,
-        umap_model=BaseDimensionalityReduction(),
+        umap_model=bertopic.dimensionality.BaseDimensionalityReduction(),
         hdbscan_model=make(),
         calculate_probabilities=False,
     )
@@ -53,7 +56,8 @@ def test_topics_are_clusters(texts, make, with_y):
     assert list(new) == list(topics[:9])
 
 
-def test_the_embedding_says_what_it_needs(texts):
-    model = bertopic.BERTopic(umap_model=BaseDimensionalityReduction(), hdbscan_model=make_embedding())
+def test_the_embedding_says_what_it_needs(bertopic, texts):
+    reduction = bertopic.dimensionality.BaseDimensionalityReduction()
+    model = bertopic.BERTopic(umap_model=reduction, hdbscan_model=make_embedding())
     with pytest.raises(ValueError, match=r"requires y to be passed.*Without any, use SpanningForestClustering"):
         model.fit(*texts[:2])

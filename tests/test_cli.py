@@ -29,7 +29,8 @@ from processes import python_m  # noqa: E402
 N = 24
 LABELS = ["--labels", "y.npy"]
 TRUTH = np.arange(N) % 3
-FAST = ["--steps", "6", "--batch-size", "16", "--draws", "3", "--backbone", "linear", "--device", "cpu", "--quiet"]
+FAST = ["--steps", "6", "--batch-size", "16", "--draws", "3", "--backbone", "linear", "--device", "cpu"]
+FAST += ["--cut", "forest", "--quiet"]  # comparing cuts is most of the time of a run
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def call(*arguments):
 
 
 def fit(*arguments):
-    return call("fit", *arguments, *FAST)
+    return call("fit", *FAST, *arguments)
 
 
 def sentence(result, code=2):
@@ -107,7 +108,7 @@ def test_clusters_is_a_number_or_auto(value):
 
 
 def test_fit_prints_the_table_and_the_report():
-    result = fit("t.csv", "--labels", "kind", "--out", "run", "--holdout", "0.25")
+    result = fit("t.csv", "--labels", "kind", "--out", "run", "--holdout", "0.25", "--cut", "auto")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     assert "Scored on 3 rows" in result.stdout
@@ -151,7 +152,7 @@ def test_images(tmp_path):
     pictures = np.zeros((N, 8, 8), np.uint8)
     pictures[np.arange(N), 2 * TRUTH + 1] = 200
     np.save("x.npy", pictures)
-    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "-q")
+    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "--cut", "forest", "-q")
     assert result.exit_code == 0, result.output
     assert dc.load_run("diffclust-run").settings["config"]["backbone"] == "cnn"
     Path("rows").mkdir()
@@ -167,7 +168,7 @@ def test_images_with_their_channels_first_are_images(monkeypatch):
     monkeypatch.setattr(report, "write_report", lambda data, path: shown.append(data) or write_atomically(path, ""))
     pictures = np.random.default_rng(0).random((N, 3, 8, 12))
     np.save("x.npy", pictures)
-    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "-q")
+    result = call("fit", "x.npy", *LABELS, "--steps", "3", "--draws", "3", "--device", "cpu", "--cut", "forest", "-q")
     assert result.exit_code == 0, result.output
     run = dc.load_run("diffclust-run")
     assert run.settings["config"]["backbone"] == "cnn"

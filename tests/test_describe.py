@@ -78,19 +78,18 @@ def run(tmp_path_factory):
         }
     )
     frame.loc[5, "width"] = np.nan
-    seen = []
+    seen, folder = [], tmp_path_factory.mktemp("run") / "run"
     config = training.TrainingConfig(batch_size=16, n_draws=3, n_steps=6, device="cpu", n_clusters=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write_report", lambda data, path: (seen.append(data), write_atomically(path, "")))
         fit_run(
             read_table(frame, "kind"),
             config,
-            tmp_path_factory.mktemp("run") / "run",
+            folder,
             cut="forest",
             progress=False,
             say=lambda text: None,
         )
-    folder = seen[0].folder
     return dc.load_run(folder), seen[0], frame
 
 

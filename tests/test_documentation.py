@@ -23,7 +23,11 @@ def code(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+def slow_if_it_imports_for_seconds(page):
+    return pytest.param(page, marks=[pytest.mark.slow] if page.stem in ("bertopic", "text") else [], id=page.stem)
+
+
+@pytest.mark.parametrize("page", map(slow_if_it_imports_for_seconds, RUNNABLE))
 def test_the_lines_run(page):
     blocks = code(page)
     assert blocks

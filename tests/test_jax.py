@@ -60,7 +60,12 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+SLOW = ("adjacency, gumbel", "connectivity, antithetic", "forest loss", "connectivity loss")  # to compile
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FUNCTIONS]
+)
 def test_values_and_gradients_are_those_of_torch(name):
     function = FUNCTIONS[name]
     tensor = torch.tensor(SIMILARITY, requires_grad=True)

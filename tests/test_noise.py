@@ -215,7 +215,7 @@ def test_gumbel_transform_against_float64():
 # Compiled by Numba: the same bits
 
 
-@numba.njit
+@numba.njit(cache=True)
 def compiled_words(counters):
     out = np.empty((counters.shape[1], 4), np.uint64)
     for c in range(counters.shape[1]):
@@ -225,7 +225,7 @@ def compiled_words(counters):
     return out
 
 
-@numba.njit
+@numba.njit(cache=True)
 def compiled_transforms(first, second):
     out = np.empty((3, len(first)), np.float32)
     for c in range(len(first)):

@@ -264,6 +264,7 @@ def test_a_score_is_needed_for_gradients_only():
         soft.sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 def test_what_torch_traces_is_refused():
     torch = pytest.importorskip("torch")
     value = lambda s: dc.perturbed_value(s, 2, noise=Laplace(), seed=0)  # noqa: E731

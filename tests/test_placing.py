@@ -76,7 +76,7 @@ def test_the_estimator_and_a_run_place_alike(tmp_path):
     np.testing.assert_array_equal(model.predict_proba(others), model.predict_proba(points)[joined])
     config = TrainingConfig(n_clusters=MANY_CLUSTERS + 1, n_steps=3, device="cpu")
     table = Table(points.astype(np.float32), labels, [str(c) for c in range(MANY_CLUSTERS + 1)], "rows")
-    run = fit_run(table, config, tmp_path / "run", cut="k-means")
+    run = fit_run(table, config, tmp_path / "run", cut="k-means", report=False)
     embedded = dc.training.embed(run.module, others.astype(np.float32), device="cpu")
     joined = joined_rows(run.embeddings, run.clusters, embedded)
     np.testing.assert_array_equal(run.cluster(others), run.clusters[joined])

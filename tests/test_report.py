@@ -57,9 +57,9 @@ def make_data(n=150, n_clusters=6, guard=5, images=False, labelled=30, withheld=
         "confidence": np.linspace(0.5, 1, n), "known": known, "truth": truth,
         "class_names": [EVIL, "<b>six</b>", *(f"class {c}" for c in range(2, n_clusters))],
         "curves": {"loss <i>": [(step, 1 / (step + 1)) for step in range(1000)], "broken": [(0, np.nan), (1, np.inf)]},
-        "scores": [{"method": "k-means", "error": 0.2, "ari": 0.5, "accuracy": np.nan},
-                   {"method": "diffclust", "error": 0.1, "ari": 0.9, "accuracy": None}],
-        "facts": {"seed": "0", EVIL: EVIL}, "row_names": None, "folder": "runs/blobs",
+        "scores": [{"method": "k-means", "ours": False, "error": 0.2, "ari": 0.5, "accuracy": np.nan},
+                   {"method": "diffclust", "ours": True, "error": 0.1, "ari": 0.9, "accuracy": None}],
+        "facts": {"seed": "0", EVIL: EVIL}, "row_names": None, "how_to_load": "load()",
     }  # fmt: skip
     return ReportData(**{**values, **changes})
 
@@ -175,13 +175,6 @@ def test_sprites(shape):
         assert drawn.size == (3 * sheet["width"], 2 * sheet["height"])  # five images in rows of three
 
 
-def test_our_row_of_the_table():
-    rows = [{"method": "a", "ari": 1}, {"method": "b", "ours": True}, {"method": "diffclust"}]
-    assert [row["ours"] for row in payload._scores(rows)["rows"]] == [False, True, False]
-    assert [row["ours"] for row in payload._scores(rows[::2])["rows"]] == [False, True]
-    assert [row["ours"] for row in payload._scores(rows[:1])["rows"]] == [True]
-
-
 def test_wrong_lengths_are_named():
     with pytest.raises(ValueError, match="known must have one entry for each of the hierarchy's 150 points, got 3"):
         make_data(known=np.zeros(3, int), clusters=np.zeros(150, int))
@@ -217,8 +210,8 @@ def unpacked(packed):
 
 
 def test_numbers_of_the_page_are_those_of_the_run(monkeypatch):
-    monkeypatch.setattr(payload, "SHOWN", 60)
-    monkeypatch.setattr(payload, "MATRIX", 30)
+    monkeypatch.setattr(payload, "MOST_SHOWN", 60)
+    monkeypatch.setattr(payload, "MATRIX_ROWS", 30)
     known = np.full(150, -1)
     known[:30] = np.arange(30) % 6  # as the truth, and class 0 counts as any other
     data = make_data(known=known, withheld=0)
@@ -258,20 +251,6 @@ def test_long_curves_are_thinned_and_keep_their_ends(length):
 
 def test_same_run_same_page():
     assert write.render(make_data()) == write.render(make_data())
-
-
-def test_how_to_load_is_python(tmp_path):
-    data = make_data(folder=str(tmp_path / 'quote " and \\ slash'))
-    (tmp_path / 'quote " and \\ slash').mkdir()
-    np.save(os.path.join(data.folder, "embeddings.npy"), data.embeddings)
-    with open(os.path.join(data.folder, "clusters.csv"), "w") as file:
-        file.write("row,cluster,confidence,label\n0,4,0.5,\n")
-    with open(os.path.join(data.folder, "metrics.json"), "w") as file:
-        file.write("{}")
-    names = {}
-    exec(payload.make_payload(data)["howToLoad"], names)
-    assert names["clusters"].tolist() == [4]
-    assert payload.make_payload(dataclasses.replace(data, how_to_load="load()"))["howToLoad"] == "load()"
 
 
 def test_a_kill_leaves_no_half_file(tmp_path):

@@ -26,7 +26,7 @@ N = 24
 TRUTH = np.arange(N) % 3
 UNREAD = ("report.html", "log")
 FIT = ["--steps", "6", "--batch-size", "16", "--draws", "3", "--backbone", "linear"]
-FIT += ["--device", "cpu", "--holdout", "0", "--quiet"]
+FIT += ["--device", "cpu", "--holdout", "0", "--quiet", "--cut", "forest"]
 
 
 def write_data(name, seed, truth):

@@ -23,7 +23,7 @@ from diffclust.runs import fit_run, folder, load_run  # noqa: E402
 from diffclust.runs.baselines import score_methods  # noqa: E402
 from diffclust.runs.fit import hold_out  # noqa: E402
 from diffclust.runs.folder import FILES, MANIFEST, write_manifest  # noqa: E402
-from diffclust.runs.summary import _headline, _warnings, reliability  # noqa: E402
+from diffclust.runs.summary import _headline, _how_to_load, _warnings, reliability  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 
 N = 24
@@ -53,7 +53,8 @@ def with_report():
 
 
 def fit(folder, table=None, config=CONFIG, n_clusters=None, **options):
-    options = {"progress": False, "say": lambda text: None, **options}
+    """A run, by default without comparing cuts: that is most of its time."""
+    options = {"progress": False, "say": lambda text: None, "cut": "forest", **options}
     config = dataclasses.replace(config, n_clusters=n_clusters)
     return fit_run(make_table() if table is None else table, config, folder, **options)
 
@@ -77,7 +78,7 @@ def test_other_methods_are_trained_where_rows_come_with_neighbours(tmp_path):
 
 
 def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
-    fitted = fit(tmp_path / "run", holdout=0.25)
+    fitted = fit(tmp_path / "run", holdout=0.25, cut="auto")
     run = dc.load_run(tmp_path / "run")
     assert {path.name for path in run.folder.iterdir()} == {*FILES, MANIFEST, "clusters.json", "log", "report.html"}
     np.testing.assert_array_equal(run.clusters, np.arange(N) % 3)
@@ -95,6 +96,9 @@ def test_a_run_is_loaded_in_one_line(tmp_path, with_report):
     page = (run.folder / "report.html").read_text("utf-8")
     assert page.rstrip().endswith("</html>")
     assert "dc.load_run" in page
+    names = {"new_rows": new}
+    exec(_how_to_load(run), names)  # the lines that the page shows
+    np.testing.assert_array_equal(names["run"].clusters, run.clusters)
 
 
 def test_a_fitted_run_is_the_one_that_is_loaded(tmp_path):

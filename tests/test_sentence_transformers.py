@@ -9,11 +9,12 @@ from sklearn.metrics import adjusted_rand_score
 import diffclust as dc
 from tickets import make_model, tickets
 
-sentence_transformers = pytest.importorskip("sentence_transformers")
+pytestmark = pytest.mark.slow  # seconds to import
 
 
 @pytest.fixture
 def tiny_model(tmp_path):
+    pytest.importorskip("sentence_transformers")
     return make_model(tmp_path / "bert")
 
 
@@ -22,9 +23,10 @@ def score(model, texts, topics):
     return adjusted_rand_score(topics, KMeans(3, n_init=3, random_state=0).fit_predict(vectors))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("views", [1, 2])
 def test_trainer_learns_topics_from_few_labels(tiny_model, tmp_path, views):
+    import sentence_transformers
+
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("accelerate")
     from diffclust.sentence_transformers import PartialFenchelYoungLoss

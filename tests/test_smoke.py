@@ -162,6 +162,7 @@ def test_cells():
     assert adata.obs["diffclust"].tolist() == [f"type {number // 12}" for number in range(36)]
 
 
+@pytest.mark.slow  # seconds to import
 def test_texts(tmp_path):
     need("sentence_transformers")
     from diffclust.tables.texts import embed_texts

@@ -356,7 +356,7 @@ def _child(queue):
     queue.put(_solve_for_threads(1))
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*")  # Python's and, where other tests use JAX, JAX's
 def test_forked_child():
     """A child made by fork has none of its parent's threads: it must not wait for them."""
     expected = _solve_for_threads(1)  # the parent's threads exist now

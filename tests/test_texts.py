@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("lightning")
-pytest.importorskip("sentence_transformers")
 pd = pytest.importorskip("pandas")
 
 from typer.testing import CliRunner  # noqa: E402
@@ -25,6 +24,7 @@ NAMES = np.array(["wifi", "money", "paper"])
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
+    pytest.importorskip("sentence_transformers")  # not at the top: it takes seconds to import
     folder = tmp_path_factory.mktemp("model")
     make_model(folder / "bert").save(str(folder / "whole"))
     return str(folder / "whole")
@@ -50,6 +50,7 @@ def fit(model, *more):
     return call("fit", "tickets.csv", *columns, "--clusters", "3", *FAST, *more)
 
 
+@pytest.mark.slow
 def test_texts_in_clusters_words_and_places_of_new_texts_out(model):
     result = fit(model)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -73,6 +74,7 @@ def test_texts_in_clusters_words_and_places_of_new_texts_out(model):
     assert found["id"].tolist() == table["ticket_id"].tolist()
 
 
+@pytest.mark.slow
 def test_vectors_are_kept_in_the_run_and_not_made_again(model, monkeypatch):
     assert fit(model).exit_code == 0
     vectors = next(Path("diffclust-run").glob("texts-*.npy"))
@@ -92,6 +94,7 @@ def test_other_texts_and_other_models_have_other_files():
     assert len(names) == 6
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_run_names_is_opened_only_if_it_is_named_again(model):
     assert fit(model).exit_code == 0
     refused = call("cluster", "diffclust-run", "tickets.csv")
@@ -103,19 +106,26 @@ def test_a_folder_that_a_run_names_is_opened_only_if_it_is_named_again(model):
     ("arguments", "message"),
     [
         (["--text", "massage"], "has no column 'massage'. It has message, ticket_id, intent, year."),
-        (["--text", "message", "--model", "no/such-model"], "--model no/such-model cannot be loaded:"),
+        pytest.param(
+            ["--text", "message", "--model", "no/such-model"],
+            "--model no/such-model cannot be loaded:",
+            marks=pytest.mark.slow,
+        ),
         (["--model", "small"], "--model small reads texts: name their column, --text COLUMN."),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    if "no/such-model" in arguments:
+        pytest.importorskip("sentence_transformers")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     result = call("fit", "tickets.csv", *arguments)
     assert result.exit_code == 2, (result.output, result.exception)
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_blank_text_and_array_without_columns(model):
     frame = pd.DataFrame({"message": ["router off", " ", "card lost"]})
     with pytest.raises(ValueError, match="'message' is blank in row 1"):

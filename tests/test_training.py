@@ -24,20 +24,17 @@ from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.backbones import BACKBONES, InputScaling, choose_scaling, make_backbone  # noqa: E402
-from diffclust.training import (  # noqa: E402
+from diffclust.training import TrainingConfig, embed, fit, fit_many, load  # noqa: E402
+from diffclust.training.data import (  # noqa: E402
     ForestData,
-    TrainingConfig,
     as_labels,
     as_rows,
     batch_moves,
     batch_rows,
-    embed,
-    fit,
-    fit_many,
-    load,
+    lend_labels,
+    longest_shift,
     move_images,
 )
-from diffclust.training.data import lend_labels, reach_of  # noqa: E402
 from diffclust.training.module import ForestModule, pair_scores, seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 
@@ -290,7 +287,7 @@ def test_moved_images(shape, kind):
 
 
 def test_images_are_moved_by_an_eighth_of_the_shorter_side_and_by_a_pixel_at_least():
-    assert [reach_of(shape) for shape in ((7, 90), (3, 15, 16), (3, 17, 16), (32, 24))] == [1, 1, 2, 3]
+    assert [longest_shift(shape) for shape in ((7, 90), (3, 15, 16), (3, 17, 16), (32, 24))] == [1, 1, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------------------------- noise
@@ -327,7 +324,7 @@ def test_loss_at_the_final_noise_is_measured_and_changes_nothing(tmp_path, monke
             module.config.k, epsilon=0.8, n_draws=config.n_draws, seed=config.seed
         ).eval()(module(rows), labels)
     assert float(loss) == pytest.approx(module.final_noise_losses[-1]["loss"], rel=1e-5)
-    monkeypatch.setattr(ForestModule, "_measure_final_noise", lambda self: None)
+    monkeypatch.setattr(ForestModule, "_measure_at_final_noise", lambda self: None)
     assert_same_weights(module, fit(config, x, known, progress=False))
     assert fit(make_config(), x, known, progress=False).final_noise_losses == []  # its noise is the same in all steps
 

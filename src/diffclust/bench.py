@@ -35,7 +35,13 @@ class Timing(NamedTuple):
 
 
 def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10) -> Iterator[Timing]:
-    """Times the solves of a loss on points in overlapping classes. Nothing is timed if the answers differ.
+    """Times the solves of a loss on points in overlapping classes.
+
+    Yields:
+        The times of each kind of solve.
+
+    Raises:
+        AssertionError: the answers of the two solvers differ. Then nothing is timed.
 
     >>> [timing.solve for timing in timings(12, n_draws=2, n_clusters=3)]
     ['free', 'must-links first', 'one pass', 'together']

@@ -71,15 +71,15 @@ def _check_weight(value: str) -> str:
 
 
 def _pair_weights(
-    path: Path | None, n_pairs: int, default: str, of_run: NDArray[np.float64]
+    path: Path | None, n_pairs: int, default: str, run_weights: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
-    """Weights of the pairs: of a file first, a default where there are none, of a run last; None: all are hard."""
+    """Weights of pairs: first those of a file, with a default, last those of an earlier run; None if all are hard."""
     number = {"hard": np.inf, "auto": np.nan}.get(default)
     weights = np.full(n_pairs, float(default) if number is None else number)
     in_file = None if path is None else read_pair_weights(path)
     if in_file is not None:
         weights[: len(in_file)] = np.where(np.isnan(in_file), weights[: len(in_file)], in_file)
-    weights[n_pairs - len(of_run) :] = of_run
+    weights[n_pairs - len(run_weights) :] = run_weights
     return None if np.isinf(weights).all() else weights
 
 
@@ -224,12 +224,12 @@ def fit(
     }
     if drop_suspects and warm is None:
         raise ValueError("--drop-suspects needs --warm, the run in which labels look wrong.")
-    of_run = (np.empty(0), np.empty(0))
+    run_weights = (np.empty(0), np.empty(0))  # of must-links and cannot-links that come from the earlier run
     before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     if before is not None or more is not None:
         answers = Answers() if more is None else read_answers(more, len(table), table.row_names)
         told = tell_again(table, before, answers, drop_suspects)
-        table, of_run = told.table, (told.must_weights, told.cannot_weights)
+        table, run_weights = told.table, (told.must_weights, told.cannot_weights)
         pairs = {name: pairs[name] + getattr(told, name) for name in pairs}
     if before is not None:
         pairs["held_out"], pairs["label_weights"] = told.held_out, told.label_weights
@@ -265,8 +265,8 @@ def fit(
         progress=not quiet,
         title=title,
         say=(lambda text: None) if quiet else _say,
-        must_weights=_pair_weights(must_link, len(pairs["must_link"]), pair_weight, of_run[0]),
-        cannot_weights=_pair_weights(cannot_link, len(pairs["cannot_link"]), pair_weight, of_run[1]),
+        must_weights=_pair_weights(must_link, len(pairs["must_link"]), pair_weight, run_weights[0]),
+        cannot_weights=_pair_weights(cannot_link, len(pairs["cannot_link"]), pair_weight, run_weights[1]),
         **pairs,
     )
     if result is not None:

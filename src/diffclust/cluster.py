@@ -36,7 +36,75 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class SpanningForestClustering(ClusterMixin, BaseEstimator):
+class FittedPartition:
+    """What both estimators make of the partition that they have fitted."""
+
+    fit: Any
+    _joined: Any
+    outliers: bool
+    partition_: Partition
+
+    def _set_fitted(self, found: Partition, labels: ClassLabels | None) -> None:
+        """The fitted attributes. Where there are labels, clusters have the names of their classes."""
+        self.partition_ = found
+        if labels is None:
+            self.classes_, self.cluster_numbers_ = np.empty(0, np.int64), np.arange(found.n_clusters)
+        else:
+            self.classes_, self.cluster_numbers_ = labels.classes, labels.cluster_names(found.classes)
+        self.labels_ = found.clusters if labels is None else self.cluster_numbers_[found.clusters]
+        if self.outliers:
+            unknown = "" if self.labels_.dtype.kind in "OU" else -1
+            self.labels_ = np.where(found.outliers(), np.asarray(unknown, self.labels_.dtype), self.labels_)
+        self.n_clusters_ = found.n_clusters
+        self.min_cluster_size_ = found.min_cluster_size
+        self.hierarchy_ = found.hierarchy
+
+    def fit_predict(self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None) -> NDArray[Any]:
+        """The clusters of the points, ``labels_``; see :meth:`fit`."""
+        return self.fit(X, y, constraints=constraints).labels_
+
+    @property
+    def probabilities_(self) -> NDArray[np.float64]:
+        """(n,) the probability that each point is in its cluster."""
+        check_is_fitted(self)
+        clusters = self.partition_.clusters
+        return self.partition_.probabilities()[np.arange(len(clusters)), clusters]
+
+    @property
+    def novelty_(self) -> NDArray[np.float64]:
+        """(n,) the probability that a point is of none of the classes in y."""
+        check_is_fitted(self)
+        return self.partition_.novelty()
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The cluster of the fitted point that each new one joins: the most similar one.
+
+        In the embedding of a :class:`ForestEmbedding` with more than 20 clusters, it is the cluster that most of the 15
+        nearest points are in (:mod:`diffclust.placing`).
+
+        Args:
+            X: new points; with metric "precomputed" (new points, fitted points), of the kind that was fitted.
+
+        Returns:
+            (n,) clusters as in ``labels_``.
+        """
+        check_is_fitted(self)
+        return self.labels_[self._joined(X)]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each cluster: that of the fitted point that each new one joins, see :meth:`predict`.
+
+        Args:
+            X: new points, as in :meth:`predict`.
+
+        Returns:
+            (n, clusters), in the order of ``cluster_numbers_``.
+        """
+        check_is_fitted(self)
+        return self.partition_.probabilities()[self._joined(X)]
+
+
+class SpanningForestClustering(FittedPartition, ClusterMixin, BaseEstimator):
     """Single linkage by a maximum spanning forest: exact, for every k, with a size guard and constraints.
 
     Args:
@@ -129,7 +197,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         if labels is not None:
             known = known.with_labels(labels.codes)
         wanted = self._wanted(known, labels)
-        self.partition_ = found = partition(
+        found = partition(
             X,
             known,
             wanted,
@@ -139,25 +207,9 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
             n_neighbors=self.n_neighbors,
         )
         warn_of_more_clusters(found, wanted)
-        if labels is None:
-            self.classes_ = np.empty(0, np.int64)
-            self.cluster_numbers_ = np.arange(found.n_clusters)
-            self.labels_ = found.clusters
-        else:
-            self.classes_ = labels.classes
-            self.cluster_numbers_ = labels.cluster_names(found.classes)
-            self.labels_ = self.cluster_numbers_[found.clusters]
-        if self.outliers:
-            self.labels_ = without_outliers(self.labels_, found)
-        self.n_clusters_ = found.n_clusters
-        self.min_cluster_size_ = found.min_cluster_size
-        self.hierarchy_ = found.hierarchy
+        self._set_fitted(found, labels)
         self.free_hierarchy_ = found.free_hierarchy
         return self
-
-    def fit_predict(self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None) -> NDArray[Any]:
-        """The clusters of the points, ``labels_``; see :meth:`fit`."""
-        return self.fit(X, y, constraints=constraints).labels_
 
     def _validate(self, X: Any, reset: bool) -> NDArray[np.float64]:
         refuse_masked("X", X)
@@ -193,45 +245,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         if self.reachability is not None:
             _check_count("reachability", self.reachability, n - 1, n)
 
-    @property
-    def probabilities_(self) -> NDArray[np.float64]:
-        """(n,) the probability that each point is in its cluster."""
-        check_is_fitted(self)
-        clusters = self.partition_.clusters
-        return self.partition_.probabilities()[np.arange(len(clusters)), clusters]
-
-    @property
-    def novelty_(self) -> NDArray[np.float64]:
-        """(n,) the probability that a point is of none of the classes in y."""
-        check_is_fitted(self)
-        return self.partition_.novelty()
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The cluster of the fitted point that each new one is most similar to.
-
-        Args:
-            X: new points; with metric "precomputed" (new points, fitted points), of the kind that was fitted.
-
-        Returns:
-            (n,) clusters as in ``labels_``.
-        """
-        nearest = self._nearest(X)  # first: it says so where nothing was fitted
-        return self.labels_[nearest]
-
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of each cluster: that of the fitted point that each new one is most similar to.
-
-        Args:
-            X: new points, as in :meth:`predict`.
-
-        Returns:
-            (n, clusters), in the order of ``cluster_numbers_``.
-        """
-        nearest = self._nearest(X)
-        return self.partition_.probabilities()[nearest]
-
-    def _nearest(self, X: Any) -> NDArray[np.int64]:
-        check_is_fitted(self)
+    def _joined(self, X: Any) -> NDArray[np.int64]:
         return self.partition_.nearest(self._validate(X, reset=False))
 
     def soft_predict(
@@ -254,13 +268,7 @@ class SpanningForestClustering(ClusterMixin, BaseEstimator):
         check_is_fitted(self)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         shares = self.partition_.memberships(epsilon=epsilon, n_draws=n_draws, seed=seed)
-        return shares if X is None else shares[self._nearest(X)]
-
-
-def without_outliers(labels: NDArray[Any], found: Partition) -> NDArray[Any]:
-    """The labels, unknown for points far from all others: -1, or "" among names."""
-    unknown = "" if labels.dtype.kind in "OU" else -1
-    return np.where(found.outliers(), np.asarray(unknown, labels.dtype), labels)
+        return shares if X is None else shares[self._joined(X)]
 
 
 def warn_of_more_clusters(found: Partition, asked: int | None) -> None:

@@ -236,7 +236,11 @@ class Constraints:
 
     def label_range(self) -> tuple[Array, Array]:
         """``min_clusters`` and ``max_clusters`` of the label form, in one go."""
-        n_groups, n_known = _count_groups(self.labels)
+        ordered, xp = sort(self.labels), namespace_of(self.labels)
+        # Compared in a circle: slices of n - 1 entries would bind a program that torch traces for any n to n != 2. The
+        # first label is then new unless all are the same.
+        new = (ordered != xp.roll(ordered, 1, -1)) & (ordered >= 0)
+        n_groups, n_known = xp.maximum(new.sum(-1), (ordered[..., -1] >= 0) * 1), (self.labels >= 0).sum(-1)
         return _scalar(n_groups.clip(min=1)), _scalar(self.n_points - n_known + n_groups)
 
     def matrix(self) -> Array:
@@ -255,10 +259,9 @@ class Constraints:
         """The inverse of :meth:`groups`: the label form where all groups are apart."""
         if all_apart(apart):
             return cls(labels=group)
-        known = (group >= 0)[:, None] & (group >= 0)[None, :]
-        same = known & (group[:, None] == group[None, :]) | np.eye(len(group), dtype=bool)
-        different = known & apart[group][:, group]
-        return cls(relation=np.where(same, SAME, np.where(different, DIFFERENT, UNKNOWN)).astype(np.int8))
+        free = group < 0  # each of these points is a group of its own, which may join any other
+        wide = np.pad(apart, (0, int(free.sum())))
+        return cls(relation=_relation(np.where(free, len(apart) - 1 + np.cumsum(free), group), wide))
 
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The must-link groups of one problem.
@@ -338,15 +341,6 @@ def _check_integers(name: str, dtype: Any) -> None:
     """Works for the dtypes of every framework: "int64", "torch.int64"."""
     if "int" not in str(dtype):
         raise TypeError(f"{name} must be integers, got {dtype}. Convert them, -1 where one is unknown.")
-
-
-def _count_groups(labels: Array) -> tuple[Array, Array]:
-    """(number of distinct labels, number of labelled points), without the -1."""
-    ordered, xp = sort(labels), namespace_of(labels)
-    # Compared in a circle: slices of n - 1 entries would bind a program that torch traces for any n to n != 2. The
-    # first label is then new unless all are the same.
-    new = (ordered != xp.roll(ordered, 1, -1)) & (ordered >= 0)
-    return xp.maximum(new.sum(-1), (ordered[..., -1] >= 0) * 1), (labels >= 0).sum(-1)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -431,9 +425,7 @@ def join_knowledge(
     involved[np.concatenate([must.ravel(), cannot.ravel(), rows])] = True
     group = np.full(n, -1, np.int64)
     numbers, group[involved] = np.unique(component[involved], return_inverse=True)
-    apart = np.zeros((len(numbers),) * 2, bool)
-    apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
-    return group, apart | apart.T
+    return group, _apart(group, cannot, len(numbers))
 
 
 def _components(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -453,9 +445,18 @@ def _components(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDA
 def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int8]:
     """The transitively closed relation, or a ValueError that explains the contradiction."""
     group = _components(n, must, cannot)
-    apart = np.zeros((group.max() + 1,) * 2, bool)
+    return _relation(group, _apart(group, cannot, group.max() + 1))
+
+
+def _apart(group: NDArray[Any], cannot: NDArray[np.intp], n_groups: int) -> NDArray[np.bool_]:
+    """(groups, groups) which of them cannot-links keep apart."""
+    apart = np.zeros((n_groups, n_groups), bool)
     apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
-    apart |= apart.T
+    return apart | apart.T
+
+
+def _relation(group: NDArray[Any], apart: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """(n, n) relation of points that are all in groups."""
     same = group[:, None] == group[None, :]
     return np.where(same, SAME, np.where(apart[group][:, group], DIFFERENT, UNKNOWN)).astype(np.int8)
 
@@ -538,32 +539,18 @@ def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
 
 def _chromatic_bound(relation: NDArray[np.int8]) -> int:
     """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
+    from scipy.sparse.csgraph import connected_components
+
     leaders = np.flatnonzero((relation == SAME).argmax(-1) == np.arange(len(relation)))
     apart = (relation == DIFFERENT)[np.ix_(leaders, leaders)]
     if not apart.any():
         return 1
-    if _is_bipartite(apart):
+    # Two copies of each group, and edges between copies only: a bipartite graph falls into twice as many pieces.
+    doubled = np.block([[np.zeros_like(apart), apart], [apart, np.zeros_like(apart)]])
+    if connected_components(doubled)[0] == 2 * connected_components(apart)[0]:
         return 2
     clique: list[int] = []
     for v in np.argsort(-apart.sum(0), kind="stable"):
         if apart[v, clique].all():
             clique.append(int(v))
     return max(3, len(clique))
-
-
-def _is_bipartite(graph: NDArray[np.bool_]) -> bool:
-    side = np.zeros(len(graph), np.int8)
-    for start in range(len(graph)):
-        if side[start]:
-            continue
-        side[start] = 1
-        queue = deque([start])
-        while queue:
-            v = queue.popleft()
-            neighbours = np.flatnonzero(graph[v])
-            if (side[neighbours] == side[v]).any():
-                return False
-            fresh = neighbours[side[neighbours] == 0]
-            side[fresh] = -side[v]
-            queue.extend(fresh.tolist())
-    return True

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SHARE = 0.5  # of the common rows of the smaller of two clusters, for one to continue or to absorb the other
-A_PART = 0.1  # of a cluster's common rows that its part has, at least, for the cluster to count as split
+LEAST_PART = 0.1  # of a cluster's common rows that its part has, at least, for the cluster to count as split
 
 Ints = NDArray[np.int64]
 
@@ -97,7 +97,7 @@ def continue_clusters(clusters: NDArray[Any], old: NDArray[Any]) -> Continuation
     split = [
         (int(table[:, new].argmax()), int(new))
         for new in np.flatnonzero((continues < 0) & (table.sum(0) > 0))
-        if table[:, new].max() >= A_PART * sizes[table[:, new].argmax()]
+        if table[:, new].max() >= LEAST_PART * sizes[table[:, new].argmax()]
     ]
     gone = np.setdiff1d(np.flatnonzero(sizes), continues)
     merged = [(int(lost), int(table[lost].argmax())) for lost in gone if table[lost].max() >= LEAST_SHARE * sizes[lost]]

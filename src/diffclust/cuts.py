@@ -282,18 +282,18 @@ def first_centres(
     squares: Floats,
     group: Ints,
     members: list[Ints],
-    one_each: bool,
+    as_label_vector: bool,
     n_clusters: int,
     rng: np.random.Generator,
 ) -> Floats:
     """Means of the groups if each has a cluster of its own, and rows drawn by their squared distance from these."""
     centres = np.empty((0, points.shape[1]))
-    if one_each and members:
+    if as_label_vector and members:
         centres = np.stack([points[rows].mean(0) for rows in members])
     if len(centres) == 0:
         centres = points[[rng.integers(len(points))]]
     nearest = squared_distances(points, squares, centres).min(1)
-    if one_each:
+    if as_label_vector:
         nearest[group >= 0] = 0
     while len(centres) < n_clusters:
         if nearest.sum() > 0:

@@ -52,10 +52,7 @@ def n_ranks(group: Any = None) -> int:
 
 @torch.compiler.disable
 def agree(embeddings: Tensor, labels: Tensor | None, *positions: Tensor, group: Any = None) -> list[int]:
-    """The number of rows of each rank. ``positions`` in the stream of noise become rank 0's.
-
-    Inputs that do not fit together are an error on all ranks, so that none waits for one that stopped.
-    """
+    """The number of rows of each rank. ``positions`` in the stream of noise become rank 0's."""
     n_labels = len(embeddings) if labels is None else len(labels)
     shape = torch.tensor([len(embeddings), n_labels, embeddings.shape[1] * embeddings.element_size()])
     own = torch.cat([shape.to(embeddings.device), *(p.detach().reshape(1).to(embeddings.device) for p in positions)])
@@ -64,7 +61,7 @@ def agree(embeddings: Tensor, labels: Tensor | None, *positions: Tensor, group: 
     for number, value in enumerate(positions):
         value.copy_(table[0, len(shape) + number])
     sizes, labelled, width = table[:, : len(shape)].T.tolist()
-    for rank in range(len(sizes)):
+    for rank in range(len(sizes)):  # an error on all ranks, so that none waits for one that stopped
         if labelled[rank] != sizes[rank]:
             raise ValueError(f"On rank {rank} labels are for {labelled[rank]} points, embeddings are {sizes[rank]}.")
         if width[rank] != width[0]:
@@ -79,10 +76,7 @@ def agree(embeddings: Tensor, labels: Tensor | None, *positions: Tensor, group: 
 def gather_rows(
     embeddings: Tensor, labels: Tensor | None = None, sizes: list[int] | None = None, group: Any = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Embeddings (n, d) and integer labels (n,) of all ranks, in the order of ranks; differentiable.
-
-    ``sizes``, from :func:`agree`, may differ and be 0.
-    """
+    """Embeddings (n, d) and labels (n,) of all ranks, in their order. ``sizes``, of :func:`agree`, may be 0."""
     sizes = agree(embeddings, labels, group=group) if sizes is None else sizes
     packed = _bytes(embeddings)
     if labels is not None:  # in the same collective as the embeddings: its latency costs more than 8 bytes a row
@@ -146,10 +140,10 @@ def share_of_draws(n_draws: int, in_pairs: bool = False, group: Any = None) -> t
 
 @torch.compiler.disable
 def mean_over_ranks(local: Tensor, share: float, group: Any = None) -> Tensor:
-    """The mean over all draws, from each rank's mean over its own.
+    """The mean over all draws, from each rank's mean over its own ``share`` of the draws.
 
-    ``share`` is this rank's part of all draws. The value is the same on all ranks; the gradient is this rank's, times
-    the number of ranks (see above).
+    Returns:
+        A scalar. Its value is the same on all ranks; the gradient is this rank's, times the number of ranks.
     """
     value = local.detach() * share
     dist.all_reduce(value, group=group)

@@ -16,7 +16,7 @@ from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import SpanningForestClustering, warn_of_more_clusters, without_outliers
+from diffclust.cluster import FittedPartition, SpanningForestClustering, warn_of_more_clusters
 from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
@@ -43,7 +43,7 @@ SHARED_SETTINGS = (
 )
 
 
-class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """An embedding trained on the labels of some points, and the clusters of all points in it.
 
     A network is trained so that the spanning forest of its embeddings agrees with the labels
@@ -197,7 +197,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.loss_curve_ = self.module_.loss_curve
         self.embedding_ = training.embed(self.module_, X, device=self.device)
         self._n_features_out = self.embedding_.shape[1]
-        self.partition_ = found = partition(
+        found = partition(
             self.embedding_,
             known,
             wanted,
@@ -209,16 +209,7 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
             seed=self.module_.config.seed,
         )
         warn_of_more_clusters(found, wanted)
-        self.n_clusters_ = found.n_clusters
-        self.min_cluster_size_ = found.min_cluster_size
-        self.hierarchy_ = found.hierarchy
-        self.cluster_numbers_ = labels.cluster_names(found.classes)
-        self.labels_ = self.cluster_numbers_[found.clusters]
-        if self.outliers:
-            self.labels_ = without_outliers(self.labels_, found)
-        self._probabilities = found.probabilities()
-        self.probabilities_ = self._probabilities[np.arange(len(X)), found.clusters]
-        self.novelty_ = self._probabilities[:, found.classes < 0].sum(1)
+        self._set_fitted(found, labels)
         return self
 
     def _validate(self, X: Any, reset: bool) -> NDArray[Any]:
@@ -239,12 +230,11 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def _join(
         self, y: Any, constraints: Constraints | Knowledge | None, n_samples: int
     ) -> tuple[Knowledge, ClassLabels]:
-        """Labels and constraints together; the labels are positions in ``classes_``."""
+        """Labels and constraints together, and the labels."""
         other = Knowledge.from_constraints(constraints, n_samples)
         if y is None and not other.is_empty:
             y = other.labels
         labels = _check_labels(y, n_samples, needed=other.is_empty)
-        self.classes_ = labels.classes
         return other.with_labels(labels.codes), labels
 
     def _wanted(self, known: Knowledge) -> int | None:
@@ -293,41 +283,12 @@ class ForestEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         )
         return model.fit(self.embedding_, constraints=self.partition_.knowledge)
 
-    def fit_predict(self, X: Any, y: Any = None, *, constraints: Constraints | Knowledge | None = None) -> NDArray[Any]:
-        """The clusters of the training points, ``labels_``; see :meth:`fit`."""
-        return self.fit(X, y, constraints=constraints).labels_
-
     # ----------------------------------------------------------------------------------------------------- new points
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """The embeddings of points."""
         check_is_fitted(self)
         return training.embed(self.module_, self._validate(X, reset=False), device=self.device)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The cluster of the training point whose embedding is nearest.
-
-        Args:
-            X: new points.
-
-        Returns:
-            (n,) clusters as in ``labels_``. Of more than 20 clusters it is the one that most of the 15 nearest are in
-            (:mod:`diffclust.placing`).
-        """
-        check_is_fitted(self)
-        return self.labels_[self._joined(X)]
-
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of each cluster: that of the training point that each new one joins, see :meth:`predict`.
-
-        Args:
-            X: new points.
-
-        Returns:
-            (n, clusters), in the order of ``cluster_numbers_``.
-        """
-        check_is_fitted(self)
-        return self._probabilities[self._joined(X)]
 
     def _joined(self, X: Any) -> NDArray[np.int64]:
         return joined_rows(self.embedding_, self.partition_.clusters, self.transform(X))

@@ -15,11 +15,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def replaced_atomically(path: Path) -> Iterator[Path]:
-    """Gives a temporary name in the same folder, and renames it at the end, so the final name never shows half a file.
-
-    Raises:
-        OSError: names the final file. The system's own error for a full disk names none.
-    """
+    """Gives a temporary name in the same folder, and renames it at the end: the final name never shows half a file."""
     if path.is_dir():  # found before the work, not after it
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -28,7 +24,7 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError as error:  # the system's own error for a full disk names no file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         with contextlib.suppress(OSError):
@@ -75,7 +71,10 @@ _FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 def spreadsheet_text(text: str) -> str:
-    """A cell of a .csv file: the text, with a quote before it where a spreadsheet would take it for a formula.
+    """The text, with a quote before it where a spreadsheet would take it for a formula.
+
+    Returns:
+        A cell of a .csv file.
 
     >>> [spreadsheet_text(text) for text in ("=1+1", "-1", "+3.5e2", "-x", "cat")]
     ["'=1+1", '-1', '+3.5e2', "'-x", 'cat']
@@ -84,7 +83,10 @@ def spreadsheet_text(text: str) -> str:
 
 
 def from_spreadsheet(text: str) -> str:
-    """The text of which :func:`spreadsheet_text` made a cell.
+    """The inverse of :func:`spreadsheet_text`.
+
+    Returns:
+        The text.
 
     >>> [from_spreadsheet(text) for text in ("'=1+1", "'quoted", "cat")]
     ['=1+1', "'quoted", 'cat']

@@ -96,14 +96,12 @@ def suspect_labels(found: Partition, class_names: list[str], rows: Any = None) -
         return []
     own, best = chances[told, labels[told]], chances[told].max(1)
     wrong = np.flatnonzero(best > FACTOR * own)
-    return [
-        _suspect(int(told[i]), class_names[labels[told[i]]], class_names[chances[told[i]].argmax()], float(own[i]))
-        for i in wrong[np.argsort((own / best)[wrong], kind="stable")]
-    ]
-
-
-def _suspect(row: int, given: str, instead: str, probability: float) -> Suspect:
-    return Suspect(row, given, instead, probability, f"labelled {given}, but {instead} is more likely")
+    suspects = []
+    for i in wrong[np.argsort((own / best)[wrong], kind="stable")]:
+        given, instead = class_names[labels[told[i]]], class_names[chances[told[i]].argmax()]
+        why = f"labelled {given}, but {instead} is more likely"
+        suspects.append(Suspect(int(told[i]), given, instead, float(own[i]), why))
+    return suspects
 
 
 @small_in_one_thread

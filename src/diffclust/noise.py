@@ -59,36 +59,22 @@ _S0, _S1, _S2, _S3 = np.float32(1.57079633), np.float32(-0.645963482), np.float3
 _C0, _C1, _C2 = np.float32(-1.23370011), np.float32(0.253639479), np.float32(-0.0205224754)
 
 
-def philox_round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
-    """One round: two 32 x 32 -> 64 bit products, whose halves are swapped, and xor with counter and key."""
+def philox_round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any, Any, Any]:
+    """One round: two 32 x 32 -> 64 bit products, halves swapped, xor with counter and key; and the next key."""
     product_0, product_1 = c0 * _MULTIPLIER_0, c2 * _MULTIPLIER_1
     high_0, high_1 = product_0 >> _BITS_32, product_1 >> _BITS_32
-    return high_1 ^ c1 ^ k0, product_1 & MASK, high_0 ^ c3 ^ k1, product_0 & MASK
+    next_0, next_1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
+    return high_1 ^ c1 ^ k0, product_1 & MASK, high_0 ^ c3 ^ k1, product_0 & MASK, next_0, next_1
 
 
 def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
     """Philox4x32-10: four 32-bit words from a counter of four words and a key of two, each held in a uint64."""
     # Written out rather than looped: a compiler can then vectorise the loop around the call.
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & MASK, (k1 + _WEYL_1) & MASK
-    c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-    return c0, c1, c2, c3
+    state = philox_round(c0, c1, c2, c3, k0, k1)
+    state = philox_round(*philox_round(*philox_round(*state)))
+    state = philox_round(*philox_round(*philox_round(*state)))
+    state = philox_round(*philox_round(*philox_round(*state)))
+    return state[0], state[1], state[2], state[3]
 
 
 def log_polynomial(f: Any) -> Any:

@@ -43,8 +43,8 @@ DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
 OUTLIER_NEIGHBOURS, OUTLIER_FACTOR = 20, 2.0
 
-# (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. Where the
-# pairs leave a cut no way to n_clusters, it may return more.
+# (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. A cut
+# that cannot satisfy the pairs with n_clusters clusters may return more.
 Cut = Callable[[NDArray[Any], Knowledge, int], NDArray[Any]]
 
 
@@ -57,7 +57,7 @@ class Partition:
         metric, reachability: how similar two points are.
         knowledge: what the clusters agree with.
         clusters: (n,) cluster of each point, numbered from 0.
-        n_clusters: their number. It is above the number that was asked for where pairs left no way to that.
+        n_clusters: their number. It is larger than the number that was asked for if that cannot satisfy the pairs.
         min_cluster_size: the size guard that was used.
         hierarchy: the tree under ``knowledge``: ``hierarchy.labels(k, min_cluster_size)`` for other k.
         free_hierarchy: the tree without knowledge.
@@ -302,7 +302,7 @@ def partition(
     elif evidence.cut not in ("forest", "robust forest"):
         clusters = CUTS[cut](points, knowledge, wanted)
     elif k > wanted and metric != "precomputed":
-        # Pairs drove the greedy into a corner. A colouring of the groups looks further.
+        # The greedy did not satisfy the pairs with so few clusters. A colouring of the groups may.
         with contextlib.suppress(ValueError):
             clusters = cuts.kmeans(points, knowledge, wanted)
     if not np.array_equal(clusters, of_tree):
@@ -334,7 +334,7 @@ def robust_forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int
 
 
 def gaussian(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
-    """A mixture of Gaussians that starts at the forest, or at k-means where pairs drive the forest into a corner."""
+    """A mixture of Gaussians that starts at the forest, or at k-means where the forest has too many clusters."""
     start = forest(embedding, knowledge, n_clusters)
     return cuts.gaussian(embedding, knowledge, n_clusters, start=start if start.max() + 1 == n_clusters else None)
 
@@ -367,7 +367,7 @@ def _cut_all(
     """The partitions into ``n_clusters`` by the names of their cuts.
 
     Returns:
-        Those of the cuts that found one. Pairs may leave no way, and a classifier needs labels of all classes.
+        Those of the cuts that found one. Pairs may make it impossible, and a classifier needs labels of all classes.
     """
     found = {}
     of_input: Iterable[str] = INPUT_CUTS
@@ -426,7 +426,7 @@ def _cut_tree(
         The tree, the number of clusters, and the size guard with which the tree reaches that number.
 
     Raises:
-        ValueError: the size guard leaves no way to ``n_clusters``.
+        ValueError: ``n_clusters`` cannot be reached with the size guard.
     """
     given = 1 if min_cluster_size == "auto" else int(min_cluster_size)
     hierarchy = _constrain(free, knowledge, given, similarity)

@@ -29,6 +29,7 @@ from diffclust.validation import Problem, check_draws, check_flag, prepare
 
 def request_of(problem: Problem, draws: Draws, must_link_first: bool) -> Request:
     """Forests that agree with the constraints only; a k that cannot be is an error."""
+    check_flag("must_link_first", must_link_first)
     return problem.request(draws, must_link_first=must_link_first, free=False, if_infeasible="raise")
 
 
@@ -75,7 +76,6 @@ def perturbed_value(
         >>> round(float(perturbed_value(s, 1, epsilon=1e-3, seed=0)), 2)
         2.0
     """
-    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
     return backend_of(problem.given).value(problem.given, request_of(problem, draws, must_link_first))[0]
@@ -124,7 +124,6 @@ def perturbed_adjacency(
         >>> perturbed_adjacency(s, 2, seed=0)[0].tolist()
         [0.0, 1.0, 0.0]
     """
-    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
     return backend_of(problem.given).adjacency(problem.given, request_of(problem, draws, must_link_first))
@@ -173,7 +172,6 @@ def perturbed_connectivity(
         >>> perturbed_connectivity(s, 2, seed=0)[0].tolist()
         [1.0, 1.0, 0.0]
     """
-    check_flag("must_link_first", must_link_first)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, constraints)
     return backend_of(problem.given).connectivity(problem.given, request_of(problem, draws, must_link_first))

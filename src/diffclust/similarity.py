@@ -15,13 +15,8 @@ from diffclust.validation import check_embeddings, check_neighbors, check_real, 
 
 
 def _in_float32(x: Array) -> contextlib.AbstractContextManager[Any]:
-    """Products in full precision, not in that of torch's autocast or JAX's default on a GPU.
-
-    Differences of similar distances do not survive less.
-
-    Returns:
-        A context manager.
-    """
+    """A context in which products have full precision, without torch's autocast or JAX's default on a GPU."""
+    # Differences of similar distances do not survive less.
     if framework_of(x) == "jax":
         return sys.modules["jax"].default_matmul_precision("highest")
     if framework_of(x) == "torch":
@@ -74,18 +69,13 @@ def _distances_from_differences(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _half_distances(x: Array) -> tuple[Array, Array]:
-    """The centred points, and -|x_i - x_j|^2 / 2 = <x_i, x_j> - (|x_i|^2 / 2 + |x_j|^2 / 2).
-
-    On the diagonal they are 0 only up to rounding.
-
-    Returns:
-        Shapes (..., n, d) and (..., n, n).
-    """
+    """The centred points, and (..., n, n) -|x_i - x_j|^2 / 2, on the diagonal 0 only up to rounding."""
     # Distances do not change when the points are centred, and the cancellation below loses fewer digits.
     x = x - x.mean(-2)[..., None, :]
     half = 0.5 * (x * x).sum(-1)
     with _in_float32(x):
         gram = x @ x.swapaxes(-1, -2)
+    # <x_i, x_j> - (|x_i|^2 / 2 + |x_j|^2 / 2)
     return x, (gram - (half[..., :, None] + half[..., None, :])).clip(max=0.0)
 
 
@@ -201,14 +191,9 @@ def _tiny(x: Array) -> float:
 
 
 def _size(x: Array, axes: int | tuple[int, int]) -> Array:
-    """The largest absolute value along axes, which are kept with length 1: what to divide by before squaring.
-
-    It is infinite where that value is zero or subnormal: divided by it, numbers and their gradients become zero. It is
-    a constant for differentiation, which is right if the result does not depend on the scale of x.
-
-    Returns:
-        An array that broadcasts against x.
-    """
+    """The largest absolute value along axes, which are kept with length 1: what to divide by before squaring."""
+    # It is infinite where that value is zero or subnormal: divided by it, numbers and their gradients become zero. It
+    # is a constant for differentiation, which is right if the result does not depend on the scale of x.
     framework = framework_of(x)
     if framework == "torch":
         torch, x = sys.modules["torch"], x.detach()

@@ -29,13 +29,8 @@ __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_produc
 
 
 def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(inputs, *arrays)`` on arrays that lead with problems; under ``vmap`` there are just more problems.
-
-    So chunks of draws stay as small as they should be, and noise that is the same for all is made once.
-
-    Returns:
-        The function, with a rule for ``vmap`` and without a derivative.
-    """
+    """``function(inputs, *arrays)`` on arrays that lead with problems; under ``vmap`` there are just more problems."""
+    # So chunks of draws stay as small as they should be, and noise that is the same for all is made once.
 
     def fold(size: int, array: Any, is_batched: bool) -> Any:
         array = array if is_batched else jnp.broadcast_to(array, (size, *array.shape))
@@ -231,14 +226,9 @@ def _ready(given: Array, request: Request) -> tuple[Request, Arrays]:
 
 
 def _call(function: Callable[[Arrays], Any], inputs: Arrays) -> Any:
-    """Call a function of arrays that lead with problems, on any mesh.
-
-    On a mesh with explicit axes JAX wants to be told how every intermediate result is sharded. Here its compiler
-    chooses, and results are sharded over problems as the similarity is.
-
-    Returns:
-        The function's result.
-    """
+    """The result of a function of arrays that lead with problems, on any mesh."""
+    # On a mesh with explicit axes JAX wants to be told how every intermediate result is sharded. Here its compiler
+    # chooses, and results are sharded over problems as the similarity is.
     sharding = jax.typeof(inputs.similarity).sharding if hasattr(jax, "typeof") else None  # before JAX 0.6 no such mesh
     if sharding is None or not sharding.mesh.explicit_axes:
         return function(inputs)

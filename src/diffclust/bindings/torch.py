@@ -82,13 +82,8 @@ def _value(request: Request) -> tuple[Tensor | None, ...]:
 
 
 def _empty(request: Request) -> tuple[Tensor, ...]:
-    """Empty results, in which what is not asked for has no elements.
-
-    Without the n - 1 edges, a program that is traced for any n is one for two points, too.
-
-    Returns:
-        Tensors in the order of :class:`Answer`.
-    """
+    """Empty tensors in the order of :class:`Answer`, without elements for what is not asked for."""
+    # Without the n - 1 edges, a program that is traced for any n is one for two points, too.
     similarity, draws = request.similarity, request.draws
     n_problems, n, _ = similarity.shape
     shape = (n_problems, request.n_solves, draws.n_draws)

@@ -50,13 +50,8 @@ class _StandardizedDistances(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        """dx_i = Σ_j W_ij (x_j - x_i) with W = (G - mean(G) - s mean(G ∘ s)) / std(h), G the cotangent + its transpose.
-
-        W is symmetric, so these sum to zero and need no centring.
-
-        Returns:
-            The gradient of the embeddings.
-        """
+        """dx_i = Σ_j W_ij (x_j - x_i) with W = (G - mean(G) - s mean(G ∘ s)) / std(h)."""
+        # G is the cotangent + its transpose. W is symmetric, so these sum to zero and need no centring.
         embeddings, x, s, deviation = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the gradient is to be differentiated
             alias = embeddings.view_as(embeddings)  # whose hooks, if there are any, run once

@@ -55,14 +55,12 @@ class ReportData:
             in ``known`` was withheld, and the page marks it.
         class_names: of the class codes.
         curves: name -> [(step, value), ...].
-        scores: rows of the table, {"method": name, "error": ..., "ari": ..., ...}. Titles of columns, and whether large
-            or small is best, are in :data:`diffclust.metrics.SCORES`. Our row is the one with ``"ours": True``, else
-            those whose method names diffclust, else the first.
+        scores: rows of the table, {"method": name, "ours": True or False, "error": ..., "ari": ..., ...}. Titles of
+            columns, and whether large or small is best, are in :data:`diffclust.metrics.SCORES`.
         scored_rows: number of rows that the scores cover; None shows no number.
         facts: settings, seed, times, versions, by name.
         row_names: names to show for the rows; None shows their numbers.
-        folder: the folder of the run, for the example of how to load it.
-        how_to_load: Python code for that example; None uses NumPy alone.
+        how_to_load: Python code that loads the run.
         headline: sentences that say what the scores cover.
         warnings: sentences about clusters to look at.
         evidence: how the cut and the number of clusters were chosen; None says nothing about it.
@@ -92,8 +90,7 @@ class ReportData:
     scores: list[dict[str, Any]]
     facts: dict[str, str]
     row_names: list[str] | None
-    folder: str
-    how_to_load: str | None = None
+    how_to_load: str = ""
     scored_rows: int | None = None
     headline: Sequence[str] = ()
     warnings: Sequence[str] = ()

@@ -13,11 +13,14 @@ ITERATIONS = 500
 
 
 def positions(points: NDArray[Any], *, standardise: bool = False) -> tuple[NDArray[np.float32], str]:
-    """(n, 2) coordinates from -1 to 1, and how they were found.
+    """Coordinates on a map.
 
     Args:
         points: (n, ...) rows.
         standardise: scale each column. Columns of a table have different units; pixels of an image do not.
+
+    Returns:
+        (n, 2) coordinates from -1 to 1, and how they were found.
     """
     flat = np.nan_to_num(np.asarray(points, np.float64).reshape(len(points), -1))
     if standardise:

@@ -23,21 +23,10 @@ from diffclust.similarity import negative_squared_distances
 from diffclust.stability import soft_connectivity
 from diffclust.suggestions import RowQuestion
 
-SHOWN = 2000  # points on a map, at most
-MATRIX = 240  # rows of the connectivity matrix, at most
-CURVE = 400  # points of a curve, about
+MOST_SHOWN = 2000  # points on a map, at most
+MATRIX_ROWS = 240  # rows of the connectivity matrix, at most
+CURVE_POINTS = 400  # points of a curve, about
 EPSILON, DRAWS = 0.1, 100  # of the connectivity matrix
-
-HOW_TO_LOAD = """\
-import csv, json
-import numpy as np
-
-folder = {folder!r}
-embeddings = np.load(folder + "/embeddings.npy")
-rows = list(csv.DictReader(open(folder + "/clusters.csv", newline="")))
-clusters = np.array([int(row["cluster"]) for row in rows])
-scores = json.load(open(folder + "/metrics.json"))
-"""
 
 
 def make_payload(data: ReportData) -> dict[str, Any]:
@@ -49,7 +38,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         renumber(cut(data.hierarchy, guard, first, last), clusters, data.n_clusters)
         for guard in guards(len(clusters), data.min_cluster_size)
     ]
-    rows = choose_rows(SHOWN, clusters, known >= 0, [c.finest for c in cuts], data.asked.all_rows())
+    rows = choose_rows(MOST_SHOWN, clusters, known >= 0, [c.finest for c in cuts], data.asked.all_rows())
     edges, must_link = edges_between(data.hierarchy, rows)
     learned, learned_how = positions(data.embeddings[rows])
     raw, raw_how = positions(data.raw[rows], standardise=not data.has_images)
@@ -84,7 +73,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "scoredRows": data.scored_rows,
         "headline": list(data.headline),
         "warnings": list(data.warnings),
-        "made": None if data.evidence is None else _made(data.evidence),
+        "made": None if data.evidence is None else _how_made(data.evidence),
         "reliability": data.reliability,
         "described": [_described(cluster) for cluster in data.described],
         "reading": list(data.reading),
@@ -95,7 +84,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "sure": {"mean": float(confidence.mean()), "share": float((confidence >= 0.9).mean())},
         "labelled": int((known >= 0).sum()),
         "facts": [[str(name), str(value)] for name, value in data.facts.items()],
-        "howToLoad": data.how_to_load or HOW_TO_LOAD.format(folder=data.folder),
+        "howToLoad": data.how_to_load,
     }
 
 
@@ -146,7 +135,7 @@ def _counts(clusters: NDArray[Any], classes: NDArray[np.int64], n_classes: int) 
 
 def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], known: NDArray[Any]) -> dict[str, Any]:
     """Soft connectivity of some of the shown rows. Rows are ordered by cluster, then so that similar ones are close."""
-    picked = choose_rows(MATRIX, clusters[shown], np.zeros(len(shown), bool))
+    picked = choose_rows(MATRIX_ROWS, clusters[shown], np.zeros(len(shown), bool))
     rows = shown[picked]
     guard = max(1, data.min_cluster_size * len(rows) // len(clusters))
     labels = known[rows]
@@ -156,7 +145,7 @@ def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], 
         negative_squared_distances(np.asarray(data.embeddings[rows], np.float64)), n_clusters, min_cluster_size=guard,
         constraints=constraints, epsilon=EPSILON, n_draws=DRAWS,
     )  # fmt: skip
-    order = _seriate(shares, clusters[rows])
+    order = _order_rows(shares, clusters[rows])
     return {
         "shown": pack(picked[order], "i4"),
         "percent": pack((shares * 100).round()[np.ix_(order, order)], "u1"),
@@ -166,7 +155,7 @@ def _matrix(data: ReportData, shown: NDArray[np.int64], clusters: NDArray[Any], 
     }
 
 
-def _seriate(shares: NDArray[np.float64], clusters: NDArray[Any]) -> NDArray[np.int64]:
+def _order_rows(shares: NDArray[np.float64], clusters: NDArray[Any]) -> NDArray[np.int64]:
     """An order by cluster; within a cluster, rows that are often together are close."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
@@ -180,7 +169,7 @@ def _seriate(shares: NDArray[np.float64], clusters: NDArray[Any]) -> NDArray[np.
 def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:
     found = []
     for name, points in curves.items():
-        step = max(1, math.ceil(len(points) / CURVE))
+        step = max(1, math.ceil(len(points) / CURVE_POINTS))
         kept = [*points[:-1:step], *points[-1:]]
         if kept:
             found.append({"name": name, "x": [int(x) for x, _ in kept], "y": [finite(y) for _, y in kept]})
@@ -190,21 +179,16 @@ def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:
 def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
     """The table of scores: its columns, with a title and which value is best, and a row for each method."""
     names = list(dict.fromkeys(key for row in scores for key in row if key not in ("method", "ours")))
-    ours = [bool(row.get("ours")) for row in scores]
-    if not any(ours):
-        ours = ["diffclust" in str(row.get("method", "")).lower() for row in scores]
-    if not any(ours):
-        ours = [position == 0 for position in range(len(scores))]
     return {
         "columns": [_column(name) for name in names],
         "rows": [
-            {"method": str(row.get("method", "")), "ours": mine, "values": [_cell(row.get(name)) for name in names]}
-            for row, mine in zip(scores, ours, strict=True)
+            {"method": row["method"], "ours": row["ours"], "values": [_cell(row.get(name)) for name in names]}
+            for row in scores
         ],
     }
 
 
-def _made(evidence: Evidence) -> dict[str, Any]:
+def _how_made(evidence: Evidence) -> dict[str, Any]:
     """How the clusters were made: the cuts that were compared, and the numbers of clusters."""
     names = list(dict.fromkeys([*evidence.scores, *evidence.agreement]))
     return {

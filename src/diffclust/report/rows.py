@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diffclust.forest import Hierarchy
 
-A_FEW = 3  # rows that are shown, at least, of every cluster at any position of the sliders
+LEAST_SHOWN = 3  # rows that are shown, at least, of every cluster at any position of the sliders
 
 
 def choose_rows(
@@ -20,16 +20,18 @@ def choose_rows(
     others: Sequence[NDArray[Any]] = (),
     always: Sequence[int] = (),
 ) -> NDArray[np.int64]:
-    """At most ``limit`` row numbers, in order, in proportion to the sizes of clusters. Labelled rows count four times.
+    """Chooses rows in proportion to the sizes of clusters. Labelled rows count four times.
 
-    The rows ``always`` are taken first, then a few rows of each cluster of the clusterings ``others``, so that all of
-    these are visible.
+    The rows ``always`` are taken first, then a few rows of each cluster of the clusterings ``others``.
+
+    Returns:
+        At most ``limit`` row numbers, in order.
     """
     random = np.random.default_rng(0)
     rank, size = _ranks(2 * clusters + labelled, random)
     priority = (rank + 0.5) / size * np.where(labelled, 0.25, 1.0)
     for groups in others:
-        priority[_ranks(groups, random)[0] < A_FEW] = 0
+        priority[_ranks(groups, random)[0] < LEAST_SHOWN] = 0
     priority[list(always)] = -1
     return np.sort(np.argsort(priority, kind="stable")[:limit])
 
@@ -45,10 +47,10 @@ def _ranks(groups: NDArray[Any], random: np.random.Generator) -> tuple[NDArray[n
 
 
 def edges_between(hierarchy: Hierarchy, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The forest's edges between the shown rows, as positions in ``rows``, and which of them are must-links.
+    """The forest between the shown rows: each hidden row is merged into the shown row that is nearest along the forest.
 
-    Each hidden row is merged into the shown row that is nearest along the forest. The merged pieces are connected, so
-    the edges between them are a forest on the shown rows. With nothing hidden it is the hierarchy's own.
+    Returns:
+        Its edges, as positions in ``rows``, and which of them are must-links.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra

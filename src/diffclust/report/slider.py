@@ -38,7 +38,10 @@ class Cuts(NamedTuple):
     splits: list[Split]
 
     def labels(self, n_clusters: int) -> NDArray[np.int32]:
-        """(n,) the clusters at a number of clusters.
+        """The clusters at a number of clusters.
+
+        Returns:
+            (n,) their numbers.
 
         >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2.5, 9], [0.0, 1, 2.5, 9])))
         >>> [cut(h, 1, 1, 3).labels(k).tolist() for k in (1, 2, 3)]
@@ -83,10 +86,7 @@ def cut(hierarchy: Hierarchy, guard: int, first: int, last: int) -> Cuts:
 
 
 def renumber(cuts: Cuts, clusters: NDArray[np.int64], n_clusters: int) -> Cuts:
-    """The same cuts with cluster numbers that agree with ``clusters`` at ``n_clusters``, as far as these overlap.
-
-    So a cluster has the number that the run's files give it. A cluster that appears later gets the next free number.
-    """
+    """The cuts with the numbers that clusters have in the run's files; clusters that appear later get free numbers."""
     reference = cuts.labels(min(max(n_clusters, cuts.first), cuts.last))
     pairs, overlap = np.unique(np.stack([reference, clusters]), axis=1, return_counts=True)
     number: dict[int, int] = {}

@@ -67,8 +67,8 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
                 names[row] = names[row] or given
                 label_weights[row] = soft.get(old, np.inf) if names[row] == given else np.inf
                 held_out[row] = run.known.held_out[old] >= 0
-        more_must, must_weights = _still_there(run.known.must_link, run.known.soft_must, matches)
-        more_cannot, cannot_weights = _still_there(run.known.cannot_link, run.known.soft_cannot, matches)
+        more_must, must_weights = _pairs_still_present(run.known.must_link, run.known.soft_must, matches)
+        more_cannot, cannot_weights = _pairs_still_present(run.known.cannot_link, run.known.soft_cannot, matches)
         must_link, cannot_link = must_link + more_must, cannot_link + more_cannot
     for row, name in answers.labels.items():
         names[row], held_out[row], label_weights[row] = label_text(name), False, np.inf
@@ -79,7 +79,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights, label_weights)
 
 
-def _still_there(
+def _pairs_still_present(
     pairs: NDArray[np.int64], soft: NDArray[np.float64], matches: NDArray[np.int64]
 ) -> tuple[Pairs, NDArray[np.float64]]:
     """Pairs of old rows as pairs of rows, and their weights, without those of which a row is gone."""
@@ -96,10 +96,7 @@ def record_known(
     held_out: NDArray[np.int64] | None = None,
     told: Knowledge | None = None,
 ) -> Known:
-    """What a run on a table was told; without knowledge, the keys of its rows alone.
-
-    ``told`` is what was said before it was decided what to believe.
-    """
+    """What a run was told, by ``told`` before it was decided what to believe; without knowledge, keys of rows alone."""
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
     told = knowledge if told is None else told
@@ -126,11 +123,7 @@ class Named(NamedTuple):
 
 
 def name_clusters(found: Partition, class_names: list[str], known: Known, like: Run | None) -> Named:
-    """Names and colours for clusters: those of the clusters of an earlier run that they continue.
-
-    Raises:
-        ValueError: no row is in the earlier run.
-    """
+    """Names and colours for clusters: those of the clusters of an earlier run that they continue."""
     if like is None:
         return Named(found, found.names(class_names), list(range(found.n_clusters)), [])
     like.knowledge()

@@ -28,13 +28,16 @@ class Telling(NamedTuple):
 def describe_clusters(
     table: Table, clusters: NDArray[Any], names: list[str], embeddings: NDArray[Any]
 ) -> list[dict[str, Any]]:
-    """Number, name, size, telling columns and typical rows of each cluster, as JSON.
+    """What is in each cluster.
 
     Args:
         table: the rows. Images, and arrays without names of columns, have no telling columns.
         clusters: (n,) numbers from 0.
         names: of the clusters.
         embeddings: (n, e). Typical rows are those nearest to the mean of their cluster.
+
+    Returns:
+        Number, name, size, telling columns and typical rows of each cluster, as JSON.
     """
     telling: list[list[Telling]] = [[] for _ in names]
     if table.texts is not None:
@@ -77,10 +80,13 @@ def _marker_genes(table: Table, clusters: NDArray[Any], names: list[str]) -> lis
 
 
 def telling_words(texts: Sequence[str], clusters: NDArray[Any], n_clusters: int) -> list[list[Telling]]:
-    """For each cluster the words of largest class-based TF-IDF, and in which share of the texts they are.
+    """Which words tell each cluster apart: those of largest class-based TF-IDF.
 
     That is the share of a word among the words of the cluster, times log(1 + A / f): f is how often it is in all
     texts, and A the mean number of words of a cluster.
+
+    Returns:
+        For each cluster the words, and in which share of its texts they are.
 
     >>> texts = ["the router is slow", "the router is off", "my card is lost", "the card is new"]
     >>> [each.text for each in telling_words(texts, np.array([0, 0, 1, 1]), 2)[0]][:1]
@@ -117,7 +123,7 @@ def telling_columns(
     kinds: list[str] | None = None,
     order: list[list[int]] | None = None,
 ) -> list[list[Telling]]:
-    """For each cluster the columns whose mean differs most from that of all other rows.
+    """Which columns tell each cluster apart: those whose mean differs most from that of all other rows.
 
     Args:
         features: (n, d), an array or a sparse one.
@@ -126,6 +132,9 @@ def telling_columns(
         n_clusters: how many there are.
         kinds: of each column: "date" is written as one, and "vector" is left out.
         order: for each cluster the columns to say, the clearest first; None finds them.
+
+    Returns:
+        For each cluster its columns.
 
     >>> width, red = np.array([1.0, 1.2, 5.0, 5.2]), np.array([1, 1, 1, 0])
     >>> found = telling_columns(np.stack([width, red], 1), ["width", "colour = red"], np.array([0, 0, 1, 1]), 2)

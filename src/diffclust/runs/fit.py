@@ -237,11 +237,8 @@ def _cluster(embeddings: NDArray[np.float32], *known: Any, **options: Any) -> Pa
 def _choose_scored(
     knowledge: Knowledge, truth: NDArray[np.int64] | None, holdout: float | NDArray[np.bool_], seed: int
 ) -> tuple[Knowledge, NDArray[np.int64]]:
-    """What training and clustering are told, and (n,) the classes to score by, -1 where a row is not scored.
-
-    With ``truth``, all rows are scored that have no label; else those whose labels are held out.
-    """
-    if truth is not None:
+    """What training and clustering are told, and (n,) the classes to score by, -1 where a row is not scored."""
+    if truth is not None:  # all rows are scored that have no label; else those whose labels are held out
         return knowledge, np.where(knowledge.labels >= 0, -1, truth)
     if isinstance(holdout, np.ndarray):
         return knowledge.forget(holdout), np.where(holdout, knowledge.labels, -1)

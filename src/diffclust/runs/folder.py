@@ -62,10 +62,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 
 def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
-    """Raises a ValueError unless the run in the folder, and its checkpoint if there is one, have these settings.
-
-    The size guard may differ, because training does not use it, and so may the ranks.
-    """
+    """A ValueError unless the run in the folder and its checkpoint have these settings, ranks and size guard aside."""
     before = read_json(folder / SETTINGS)
     for name in ("data", "config", "clusters", "holdout"):
         then, now = (_comparable(each.get(name)) for each in (before, settings))
@@ -87,7 +84,7 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
     for name in asked:
         if trained[name] != asked[name]:
             difference = _difference(name, trained[name], asked[name])
-            raise ValueError(f"{last} is the checkpoint of another run, trained with {difference}. {way_out(last)}")
+            raise ValueError(f"{last} is the checkpoint of another run, trained with {difference}. {remedy(last)}")
 
 
 def _comparable(value: Any) -> Any:
@@ -119,7 +116,7 @@ def claim(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     descriptor = _lock(path)
-    while not _is_open_at(path, descriptor):  # its last holder has removed the file: this lock is on nothing
+    while not _is_same_file(path, descriptor):  # its last holder has removed the file: this lock is on nothing
         os.close(descriptor)
         descriptor = _lock(path)
     try:
@@ -144,7 +141,7 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _is_open_at(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -178,12 +175,12 @@ def check_files(folder: Path) -> None:
         if name == KNOWN and name not in manifest.get("files", ()):
             continue
         if not (folder / name).exists():
-            raise ValueError(f"{folder / name} is missing. {way_out(folder / name)}")
+            raise ValueError(f"{folder / name} is missing. {remedy(folder / name)}")
         try:
             entry = manifest["files"][name]
             size, sha256 = entry["size"], entry["sha256"]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} is damaged: it does not describe {name}. {way_out(path)}") from error
+            raise ValueError(f"{path} is damaged: it does not describe {name}. {remedy(path)}") from error
         found = (folder / name).stat().st_size
         if found != size:
             raise ValueError(_mismatch(folder / name, f"has {found} bytes, not the {size} of {MANIFEST}"))
@@ -192,7 +189,7 @@ def check_files(folder: Path) -> None:
 
 
 def _mismatch(path: Path, what: str) -> str:
-    return f"{path} {what}: it is damaged, was changed, or is of another run. {way_out(path)}"
+    return f"{path} {what}: it is damaged, was changed, or is of another run. {remedy(path)}"
 
 
 def _without_manifest(folder: Path) -> str:
@@ -217,7 +214,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def way_out(path: Path) -> str:
+def remedy(path: Path) -> str:
     """What to do about a damaged or missing file of a run."""
     if path.name == SETTINGS:
         return "Take it from a copy of the folder, or run again into another folder."
@@ -228,7 +225,7 @@ def way_out(path: Path) -> str:
 
 def damaged(path: Path, why: object) -> ValueError:
     """The error for a damaged file of a run: why, and what to do."""
-    return ValueError(f"{path} is damaged: {str(why).rstrip('.')}. {way_out(path)}")
+    return ValueError(f"{path} is damaged: {str(why).rstrip('.')}. {remedy(path)}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -66,7 +66,10 @@ class Run:
     known: Known | None = None
 
     def knowledge(self) -> Knowledge:
-        """The labels, as positions in ``settings["class_names"]``, and the pairs that the run was trained on.
+        """What the run was trained on.
+
+        Returns:
+            The labels, as positions in ``settings["class_names"]``, and the pairs.
 
         Raises:
             ValueError: the run is of an older version, which did not note them.
@@ -95,6 +98,9 @@ class Run:
 
         Args:
             x: an array of features, a data frame with the columns of the run's table, or an AnnData object.
+
+        Returns:
+            (n,) clusters.
         """
         return self.clusters[self._joined(self._embed(x))]
 
@@ -236,10 +242,7 @@ def clusters_csv(
     first_row: int = 0,
     **more: Iterable[Any],
 ) -> str:
-    """The text of ``clusters.csv``: a line for each row. The ids of rows and the columns in ``more`` come last.
-
-    Rows are counted from ``first_row``, and only row 0 comes after a header.
-    """
+    """The text of ``clusters.csv`` from row ``first_row`` on; only row 0 comes after a header. ``more`` come last."""
     if row_names is not None:
         more = {"id": row_names, **more}
     columns = zip(clusters, confidence, novelty, *more.values(), strict=True)
@@ -262,10 +265,13 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
         backbone: needed where the run was given a backbone of its own: the same "package.module:attribute", a module or
             a function. See :func:`diffclust.training.load`.
 
+    Returns:
+        The run.
+
     Raises:
         ValueError: a file is missing, damaged or of another run, or the backbone has to be given. The message names the
             file and what to do.
-    """
+    """  # noqa: DOC501
     given = Path(folder)
     folder = given.parent if given.is_file() else given
     check_files(folder)
@@ -292,7 +298,7 @@ UNREADABLE = (
 
 
 @contextlib.contextmanager
-def _as_written(path: Path, what: str) -> Iterator[None]:
+def _reading_errors(path: Path, what: str) -> Iterator[None]:
     """Turns errors of reading into a ValueError that says what to do."""
     try:
         yield
@@ -301,7 +307,7 @@ def _as_written(path: Path, what: str) -> Iterator[None]:
 
 
 def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[Any], ...]:
-    with _as_written(path, "the table"):
+    with _reading_errors(path, "the table"):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         numbers, clusters = (np.array([int(row[name]) for row in rows], np.int64) for name in ("row", "cluster"))
@@ -313,7 +319,7 @@ def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[An
 
 
 def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> NDArray[np.float32]:
-    with _as_written(path, "the array"):
+    with _reading_errors(path, "the array"):
         embeddings = np.load(path, allow_pickle=False)
         n_read, width = embeddings.shape
     _check_rows(path, n_read, n_rows)
@@ -326,7 +332,7 @@ def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> 
 
 def _read_known(path: Path, n_rows: int) -> Known:
     names = [field.name for field in dataclasses.fields(Known)]  # older versions did not note soft pairs
-    with _as_written(path, "the file"), np.load(path, allow_pickle=False) as saved:
+    with _reading_errors(path, "the file"), np.load(path, allow_pickle=False) as saved:
         known = Known(**{name: saved[name] for name in names if name in saved or not name.startswith("soft")})
     for array in (known.labels, known.held_out, known.row_keys):
         _check_rows(path, len(array), n_rows)
@@ -334,7 +340,7 @@ def _read_known(path: Path, n_rows: int) -> Known:
 
 
 def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
-    with _as_written(path, "the tree"), np.load(path, allow_pickle=False) as saved:
+    with _reading_errors(path, "the tree"), np.load(path, allow_pickle=False) as saved:
         tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
     _check_rows(path, tree.n_points, n_rows)
     edges = tree.edges

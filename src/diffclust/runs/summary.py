@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 N_ROW_QUESTIONS, N_PAIR_QUESTIONS, N_SUSPECTS, N_FACTS = 20, 10, 20, 5  # in the report
 N_BINS = 10  # of the confidence, where it is compared with how many rows are right
-SWALLOWS = 3  # a cluster with so many times the share of its class among the labels gets a warning
+TOO_LARGE = 3  # a warning where a cluster has so many times the share that its class has among the labels
 
 
 def make_metrics(
@@ -93,7 +93,7 @@ def _warnings(found: Partition, class_names: list[str]) -> list[str]:
     warnings = []
     for cluster, label in enumerate(found.classes):
         share = (known == label).sum() / max(1, (known >= 0).sum())
-        if label >= 0 and (found.classes < 0).any() and sizes[cluster] > SWALLOWS * share * len(known):
+        if label >= 0 and (found.classes < 0).any() and sizes[cluster] > TOO_LARGE * share * len(known):
             warnings.append(
                 f"The cluster of class {class_names[label]} has {sizes[cluster] / len(known):.0%} of the rows, but "
                 f"only {share:.0%} of the labels are of that class: it may hold a class that nobody labelled."
@@ -103,11 +103,8 @@ def _warnings(found: Partition, class_names: list[str]) -> list[str]:
 
 def _headline(found: Partition, scored: NDArray[np.int64], scores: list[dict[str, Any]]) -> list[str]:
     """What the score of the clusters is, which classes it covers, and what hidden classes say about new ones."""
-    sentences = [
-        f"ARI {row['ari']:.2f} on {(scored >= 0).sum():,} rows whose labels nobody was told, {_covered(found, scored)}."
-        for row in scores
-        if row["ours"]
-    ]
+    rows = f"{(scored >= 0).sum():,} rows whose labels nobody was told, {_scored_classes(found, scored)}"
+    sentences = [f"ARI {row['ari']:.2f} on {rows}." for row in scores if row["ours"]]
     if found.evidence.new_classes is not None:
         sentences.append(
             "New classes: when some labelled classes were hidden, the clusters agreed with the hidden labels with ARI "
@@ -116,7 +113,7 @@ def _headline(found: Partition, scored: NDArray[np.int64], scores: list[dict[str
     return sentences
 
 
-def _covered(found: Partition, scored: NDArray[np.int64]) -> str:
+def _scored_classes(found: Partition, scored: NDArray[np.int64]) -> str:
     """The classes of the scored rows."""
     known = found.knowledge.labels
     labelled, classes = set(known[known >= 0].tolist()), set(scored[scored >= 0].tolist())
@@ -206,7 +203,6 @@ def write_run_report(
             "torch": torch.__version__,
         },
         row_names=table.row_names,
-        folder=str(run.folder),
         scored_rows=run.metrics["scored_rows"],
         headline=run.metrics["headline"],
         warnings=run.metrics["warnings"],

@@ -6,12 +6,10 @@ labels and pairs. ``table.py`` is what all of them return.
 """
 
 from diffclust.tables.known import encode_labels, read_labels, read_pair_weights, read_pairs
-from diffclust.tables.read import FORMATS, read_pieces, read_table
-from diffclust.tables.table import UNKNOWN, Table, listed
+from diffclust.tables.read import read_pieces, read_table
+from diffclust.tables.table import Table, listed
 
 __all__ = [
-    "FORMATS",
-    "UNKNOWN",
     "Table",
     "encode_labels",
     "listed",

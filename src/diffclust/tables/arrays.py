@@ -20,7 +20,7 @@ FORMATS = (".npy", ".npz")
 def read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Features, and the labels of the array ``key`` of an ``.npz``; None without a key."""
     if ending(path) == ".npy":
-        refuse_key(path, key)
+        check_no_key(path, key)
         return load_array(path), None
     with load_arrays(path) as arrays:
         names = list(arrays)
@@ -28,7 +28,7 @@ def read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any]
             return _read_sparse(path, key), None
         if key is not None and key not in names:
             raise ValueError(f"{path} has no array {key!r}. It has {listed(names)}.")
-        labels = None if key is None else one_each(member(arrays, key, path), f"{path}, array {key!r},")
+        labels = None if key is None else as_label_vector(member(arrays, key, path), f"{path}, array {key!r},")
         others = [name for name in names if name != key]
         usual = [name for name in ("x", "X", "data", "features", "arr_0") if name in others]
         if not usual and len(others) != 1:
@@ -36,7 +36,7 @@ def read_arrays(path: Path, key: str | None) -> tuple[NDArray[Any], NDArray[Any]
         return member(arrays, (usual or others)[0], path), labels
 
 
-def refuse_key(path: Path, key: str | None) -> None:
+def check_no_key(path: Path, key: str | None) -> None:
     """A ValueError if labels of an ``.npy`` file are asked for."""
     if key is not None:
         raise ValueError(f"labels={key!r}: {path} has no columns. Give a file with a label for each row.")
@@ -104,7 +104,7 @@ def member(arrays: Any, name: str, path: Path) -> NDArray[Any]:
     return array
 
 
-def one_each(labels: NDArray[Any], what: str) -> NDArray[Any]:
+def as_label_vector(labels: NDArray[Any], what: str) -> NDArray[Any]:
     """Labels of shape (n,)."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

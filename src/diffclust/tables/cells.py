@@ -71,6 +71,12 @@ def represent(
         use_rep: a key of ``obsm``, a layer, or "X". None is "X_pca" of ``obsm`` where there is one, and else X. From X
             and layers, principal components are computed; counts are log-normalised first.
         encoding: of other cells. These get the same representation.
+
+    Returns:
+        The features, and how other cells get the same.
+
+    Raises:
+        ValueError: there is no such representation.
     """
     if encoding is not None:
         use_rep = encoding["use_rep"]
@@ -100,7 +106,7 @@ def _components(matrix: Any, genes: list[str], chosen: NDArray[np.intp] | None, 
     from sklearn.decomposition import TruncatedSVD
 
     counts = are_counts(matrix)
-    total = _median_total(matrix) if counts else None
+    total = float(np.median(np.asarray(matrix.sum(axis=1)))) if counts else None
     logged = log_normalise(matrix, total) if total is not None else matrix
     why = "marked as highly variable"
     if chosen is None or len(chosen) == 0:
@@ -156,10 +162,6 @@ def log_normalise(matrix: Any, total: float | None = None) -> Any:
     scaled.data *= np.repeat(scale.astype(np.float32), np.diff(scaled.indptr))
     np.log1p(scaled.data, out=scaled.data)
     return scaled
-
-
-def _median_total(matrix: Any) -> float:
-    return float(np.median(np.asarray(matrix.sum(axis=1))))
 
 
 def _variances(matrix: Any) -> NDArray[np.float64]:

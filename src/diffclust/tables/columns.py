@@ -81,7 +81,10 @@ class Encoding:
         return [name for column in self.columns for name in column.feature_names()]
 
     def transform(self, frame: Any, source: str) -> tuple[NDArray[Any], list[str]]:
-        """(n, d) features, and a sentence for each thing that was not as in the table of the run.
+        """The features of rows.
+
+        Returns:
+            (n, d) features, and a sentence for each thing that was not as in the table of the run.
 
         Raises:
             ValueError: a column is missing, or has a value that does not fit. The message names the row.
@@ -153,11 +156,7 @@ def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tup
 
 
 def choose_id(frame: Any, source: str, id_column: str | None = None) -> Any:
-    """The column that names the rows: the given one, or one that is found, or None.
-
-    Raises:
-        ValueError: there is no such column.
-    """
+    """The column that names the rows: the given one, or one that is found, or None."""
     if id_column is not None and id_column not in frame.columns:
         raise ValueError(f"{source} has no column {id_column!r}. It has {listed(list(map(str, frame.columns)))}.")
     return id_column if id_column is not None else _find_id(frame)

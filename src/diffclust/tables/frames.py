@@ -125,14 +125,12 @@ def separator_of(path: Path, first_line: str) -> str:
 
 
 def _check_header(path: Path, names: list[str]) -> None:
-    """Raises a ValueError if the first line is data: it would be taken for the names of columns, and lost.
-
-    Names may be numbers if they count the columns or, as wavelengths do, increase or decrease.
-    """
+    """A ValueError if the first line is data: it would be taken for the names of columns, and lost."""
     try:
         numbers = np.array([float(name) for name in names])
     except ValueError:
         return
+    # Names may be numbers if they count the columns or, as wavelengths do, increase or decrease.
     steps = np.diff(numbers)
     counts = any(np.array_equal(numbers, np.arange(len(numbers)) + first) for first in (0, 1))
     runs = len(numbers) > 2 and ((steps > 0).all() or (steps < 0).all())

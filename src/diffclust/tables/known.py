@@ -20,21 +20,27 @@ _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
 def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
-    """One label for each row, from an array or a text file. Of a table the last column is read.
+    """Reads a label for each row from an array or a text file. Of a table the last column is read.
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
     row and label, as ``diffclust ask`` writes them, it has labels of some rows only.
+
+    Returns:
+        (n,) labels.
+
+    Raises:
+        ValueError: the file cannot be read as labels.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
     if ending(path) == ".npy":
-        return arrays.one_each(arrays.load_array(path), str(path))
+        return arrays.as_label_vector(arrays.load_array(path), str(path))
     if ending(path) == ".npz":
         with arrays.load_arrays(path) as members:
             names = list(members)
             if len(names) != 1:
                 raise ValueError(f"{path} has the arrays {listed(names) or '(none)'}: a file of labels has one.")
-            return arrays.one_each(arrays.member(members, names[0], path), str(path))
+            return arrays.as_label_vector(arrays.member(members, names[0], path), str(path))
     if ending(path) == ".parquet":
         frame = read_parquet(path)
         if frame.shape[1] == 0:
@@ -91,10 +97,16 @@ def _order(name: str) -> tuple[bool, float, str]:
 
 
 def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[int, int]]:
-    """Pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
+    """Reads pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
 
     A third number on a line is the weight of the pair, see :func:`read_pair_weights`. Of answers to pairs, as
     ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: a line is no pair, or a row does not exist.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")

@@ -55,10 +55,14 @@ def read_table(
         encoding: of an earlier table, ``Table.encoding``: the rows are treated as those were. ``{"kind": "array"}``
             takes every column as numbers.
 
+    Returns:
+        The table.
+
     Raises:
         ValueError: the data cannot be used. The message names the file, and where possible the column and the row.
     """
-    label_file = Path(labels) if labels is not None and _is_label_file(Path(labels)) else None
+    is_file = labels is not None and ending(Path(labels)) in (*FORMATS, ".txt")
+    label_file = Path(str(labels)) if is_file else None
     column = labels if label_file is None else None
     if isinstance(text, str):
         text = TextColumn(text)
@@ -92,9 +96,10 @@ def read_pieces(
     text: TextColumn | None = None,
     encoding: dict[str, Any],
 ) -> Iterator[Table]:
-    """The rows of a file in tables of at most ``n_rows``, treated as ``encoding`` says; a column of labels is left out.
+    """Reads the rows of a file, treated as ``encoding`` says; a column of labels is left out.
 
-    Csv, parquet and .npy files are read in pieces. Other forms are one piece.
+    Yields:
+        Tables of at most ``n_rows`` rows of csv, parquet and .npy files; other forms are one piece.
 
     Raises:
         ValueError: as :func:`read_table`; rows are counted within a piece, and the message says where it begins.
@@ -119,7 +124,7 @@ def _pieces(
     path: Path, labels: str | None, n_rows: int, text: TextColumn | None, encoding: dict[str, Any]
 ) -> Iterator[Any]:
     if ending(path) == ".npy":
-        arrays.refuse_key(path, labels)
+        arrays.check_no_key(path, labels)
         array = arrays.load_array(path, mapped=True)
         yield from (array[first : first + n_rows] for first in range(0, len(array), n_rows))
         return
@@ -127,10 +132,6 @@ def _pieces(
     texts = {column["name"] for column in encoding.get("columns", ()) if column["kind"] == "category"}
     texts |= {name for name in (labels, encoding.get("id"), text.name if text else None) if name is not None}
     yield from frames.read_pieces(path, texts, n_rows)
-
-
-def _is_label_file(path: Path) -> bool:
-    return ending(path) in (*FORMATS, ".txt")
 
 
 def _read_path(path: Path, column: str | None, options: dict[str, Any], encoding: dict[str, Any] | None) -> Table:

@@ -47,7 +47,10 @@ class TextColumn:
         return {"kind": "text", "column": self.name, "model": self.model, "id": self.id}
 
     def transform(self, frame: Any, source: str) -> tuple[NDArray[np.float32], list[str]]:
-        """(n, d) vectors, and the texts.
+        """Embeds the texts.
+
+        Returns:
+            (n, d) vectors, and the texts.
 
         Raises:
             ValueError: the column is not there, or a text is missing.
@@ -64,12 +67,15 @@ class TextColumn:
 
 
 def embed_texts(texts: Sequence[str], model: str, *, trusted: bool = True) -> NDArray[np.float32]:
-    """(n, d) the vectors of texts.
+    """Embeds texts.
 
     Args:
         texts: n of them.
         model: the name of a model of the Hugging Face hub, or the folder of one.
         trusted: False refuses a folder.
+
+    Returns:
+        (n, d) vectors.
 
     Raises:
         ImportError: sentence-transformers is not installed.

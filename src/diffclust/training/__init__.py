@@ -21,32 +21,16 @@ except ImportError as error:
     ) from error
 
 from diffclust.training.checkpoints import LAST, check_checkpoint, load, save
-from diffclust.training.data import (
-    ForestData,
-    as_labels,
-    as_rows,
-    batch_constraints,
-    batch_moves,
-    batch_rows,
-    move_images,
-)
 from diffclust.training.fleet import fit_many
 from diffclust.training.loop import classify, embed, fit, retrainer, scaled_rows
-from diffclust.training.module import CrossEntropy, ForestModule
+from diffclust.training.module import ForestModule
 from diffclust.training.ranks import is_first_rank, is_restartable, torchrun_settings
 from diffclust.training.settings import TrainingConfig
 
 __all__ = [
     "LAST",
-    "CrossEntropy",
-    "ForestData",
     "ForestModule",
     "TrainingConfig",
-    "as_labels",
-    "as_rows",
-    "batch_constraints",
-    "batch_moves",
-    "batch_rows",
     "check_checkpoint",
     "classify",
     "embed",
@@ -55,7 +39,6 @@ __all__ = [
     "is_first_rank",
     "is_restartable",
     "load",
-    "move_images",
     "retrainer",
     "save",
     "scaled_rows",

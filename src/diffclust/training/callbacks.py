@@ -18,9 +18,11 @@ class StepBar(ProgressBar):
         self._bar: Any = None
 
     def disable(self) -> None:
+        """Closes the bar."""
         self._close()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Opens the bar, on the first rank."""
         from tqdm.auto import tqdm
 
         if trainer.is_global_zero:
@@ -29,6 +31,7 @@ class StepBar(ProgressBar):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Moves the bar, and from time to time shows the metrics."""
         if self._bar is not None and self._bar.update(pl_module.done - self._bar.n):
             self._show(trainer)
 
@@ -37,11 +40,13 @@ class StepBar(ProgressBar):
         self._bar.set_postfix(shown, refresh=False)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Shows the last metrics and closes the bar."""
         if self._bar is not None:
             self._show(trainer)
         self._close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Closes the bar, so that the error stands on a line of its own."""
         self._close()
 
     def _close(self) -> None:
@@ -60,9 +65,11 @@ class SaveBlocks(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Saves after a block of steps, if the last checkpoint is old enough."""
         if time.monotonic() - self._saved_at >= self.seconds:
             trainer.save_checkpoint(self.path)
             self._saved_at = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Saves the last state."""
         trainer.save_checkpoint(self.path)

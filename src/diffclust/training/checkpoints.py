@@ -28,6 +28,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Writes a checkpoint; Lightning calls this."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
 
@@ -50,6 +51,9 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
         checkpoint: the file.
         backbone: needed where the run was given a backbone of its own: a module, a function, or the same
             "package.module:attribute". Another name than the recorded one is an error.
+
+    Returns:
+        The module.
 
     Raises:
         ValueError: the file is damaged, is no checkpoint, or needs the backbone.
@@ -116,10 +120,7 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def _check_weights(saved: Any, module: ForestModule, path: str | Path) -> None:
-    """Raises a ValueError unless weights have the names and shapes of the module's.
-
-    The number of losses may differ: a resumed run may be longer.
-    """
+    """A ValueError unless weights have the module's names and shapes. The number of losses may differ."""
     expected = module.state_dict()
     if not isinstance(saved, dict) or saved.keys() != expected.keys():
         names = sorted(expected.keys() ^ saved.keys()) if isinstance(saved, dict) else sorted(expected)
@@ -130,7 +131,7 @@ def _check_weights(saved: Any, module: ForestModule, path: str | Path) -> None:
     for name, value in expected.items():
         if not isinstance(saved[name], torch.Tensor):
             raise ValueError(f"{path} is damaged: {name} is not a tensor. {_FROM_A_COPY}")
-        if is_lazy(value) or name == "losses":
+        if is_lazy(value) or name == "losses":  # a resumed run may have more steps
             continue
         if saved[name].shape != value.shape:
             raise ValueError(
@@ -144,10 +145,7 @@ _RESUME_KEYS = ("optimizer_states", "lr_schedulers", "loops", "callbacks", "epoc
 
 
 def check_resumable(state: dict[str, Any], module: ForestModule, path: str | Path) -> None:
-    """Raises a ValueError unless training can continue from a state.
-
-    Lightning does not check all of it, or raises errors that name no file.
-    """
+    """A ValueError unless training can go on from a state. Lightning checks less, and its errors name no file."""
     missing = [name for name in _RESUME_KEYS if name not in state]
     if missing:
         raise ValueError(f"Training cannot go on from {path}: it has no {missing[0]}. {_FROM_A_COPY}")

@@ -36,7 +36,7 @@ def as_rows(x: Any) -> Tensor:
         x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
-    if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:
+    if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:  # then the last axis is taken for the channels
         x = x.movedim(-1, 1)
     if x.dtype == torch.uint8:
         return x.contiguous()
@@ -58,7 +58,7 @@ def as_labels(y: Any, n_rows: int) -> Tensor:
     return labels
 
 
-def as_set(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+def as_rows_and_labels(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Rows and their labels, see above."""
     rows = as_rows(x)
     return rows, as_labels(y, len(rows))
@@ -67,15 +67,12 @@ def as_set(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 def as_problem(
     config: TrainingConfig, x: Any, y: Any
 ) -> tuple[Tensor, Tensor, NDArray[np.bool_] | None, TrainingConfig]:
-    """Rows, labels, which labels are apart (None: all), and the config with all that is "auto" decided.
-
-    The groups of :class:`Knowledge` are labels here.
-    """
+    """Rows, labels (groups of Knowledge), which labels are apart (None: all), and the config without "auto"."""
     if isinstance(y, Knowledge) and y.is_soft:
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
         y = believe(scale(rows).numpy(), y, config.n_clusters, config.seed).knowledge
-    rows, labels = as_set(x, y.group if isinstance(y, Knowledge) else y)
+    rows, labels = as_rows_and_labels(x, y.group if isinstance(y, Knowledge) else y)
     knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
     apart = None if knowledge.all_apart else knowledge.apart
     return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
@@ -84,10 +81,7 @@ def as_problem(
 def batch_rows(
     seed: int, step: int, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], size: int, n_labelled: int
 ) -> NDArray[np.int64]:
-    """The rows of the batch of one step, a pure function of (seed, step).
-
-    ``n_labelled`` of ``size`` are labelled; where there are not enough of one kind, the other fills up.
-    """
+    """The ``size`` rows of a step, a function of (seed, step); where one kind has too few, the other fills up."""
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, 0]))
     n_unlabelled = min(size - min(n_labelled, len(labelled)), len(unlabelled))
     n_labelled = min(size - n_unlabelled, len(labelled))
@@ -112,6 +106,9 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
         n_clusters: k.
         scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
         seed: of everything random.
+
+    Returns:
+        (n,) labels.
 
     >>> x = torch.tensor([[0.0], [0.4], [0.5], [0.9], [5.0], [6.0]])
     >>> lend_labels(x, torch.tensor([0, -1, -1, -1, 1, -1]), 2, n_clusters=2).tolist()
@@ -232,10 +229,7 @@ class ForestData(pl.LightningDataModule):
         return max(1, round(self.config.labelled_fraction * int(self.config.batch_size) / self.copies))
 
     def _validate_on(self, x: Tensor, labels: Tensor, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
-        """Batches like those of training, ``rows`` in turn and the same ``others`` always.
-
-        Left out are a short last one, and those without a label, which have no score.
-        """
+        """Makes batches like those of training, of ``rows`` in turn and always the same ``others``."""
         size = int(self.config.batch_size)
         rng = np.random.default_rng([self.config.seed, 1])
         n_others = min(size - min(self._n_labelled(), len(rows)), len(others))
@@ -243,19 +237,22 @@ class ForestData(pl.LightningDataModule):
         parts = np.split(rng.permutation(rows), range(size - n_others, len(rows), size - n_others))
         if len(parts) > 1 and len(parts[-1]) < len(parts[0]):
             parts.pop()
-        parts = [part for part in parts if bool((labels[part] >= 0).any())]
+        parts = [part for part in parts if bool((labels[part] >= 0).any())]  # without a label there is no score
         if not parts:
             raise ValueError("validation=(x, y) has no known label: label some rows (0, 1, 2, ...), -1 where unknown.")
         self.sets["validation"] = (x, labels)
         self.validation_rows = [torch.from_numpy(np.concatenate([part, others])) for part in parts]
 
     def train_dataloader(self) -> Any:
+        """The numbers of the rows of each step."""
         return DataLoader(_Steps(self), batch_size=None)
 
     def val_dataloader(self) -> Any:
+        """The numbers of the rows of each validation batch."""
         return DataLoader([("validation", rows, None) for rows in self.validation_rows], batch_size=None)  # type: ignore[arg-type]
 
     def rows_of_step(self, step: int) -> Tensor:
+        """The numbers of the rows of a step: all views of them, or the rows and then their neighbours."""
         config = self.config
         size = min(max(1, int(config.batch_size) // self.copies), len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
@@ -266,6 +263,7 @@ class ForestData(pl.LightningDataModule):
         return torch.from_numpy(np.concatenate([rows, chosen]))
 
     def moves_of_step(self, step: int, n_rows: int) -> Tensor | None:
+        """How the images of a step are moved; None if they are not."""
         config = self.config
         if config.augment is None:
             return None
@@ -273,6 +271,7 @@ class ForestData(pl.LightningDataModule):
         return torch.from_numpy(batch_moves(config.seed, step, n_rows, shape, config.augment))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
+        """Numbers of rows → the rows and what is known about them, on the device."""
         return self.take(*batch)
 
     def take(self, name: str, rows: Tensor, moves: Tensor | None) -> tuple[Tensor, Constraints]:
@@ -282,14 +281,12 @@ class ForestData(pl.LightningDataModule):
         views = self.copies if name == "training" else 1
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
-        return images, batch_constraints(self._shared(labels[rows]) if views > 1 else labels[rows], self.apart, views)
-
-    def _shared(self, labels: Tensor) -> Tensor:
-        """Labels of rows and their neighbours: an unlabelled one has that of the other."""
-        if self.nearest is None:
-            return labels
-        other = labels.roll(len(labels) // 2)
-        return torch.where(labels >= 0, labels, other)
+        known = labels[rows]
+        if (
+            self.nearest is not None and views > 1
+        ):  # of a row and its neighbour, an unlabelled one has the other's label
+            known = torch.where(known >= 0, known, known.roll(len(known) // 2))
+        return images, batch_constraints(known, self.apart, views)
 
     def _share(self, n_rows: int) -> slice:
         """This rank's of the rows of a batch, in one piece; shares differ by a row where they must."""
@@ -337,18 +334,15 @@ class _Steps(IterableDataset):
             step += 1
 
 
-def reach_of(shape: tuple[int, ...]) -> int:
+def longest_shift(shape: tuple[int, ...]) -> int:
     """How far images are moved: an eighth of the shorter side, at least a pixel."""
     return max(1, min(shape[-2:]) // 8)
 
 
 def batch_moves(seed: int, step: int, n_rows: int, shape: tuple[int, ...], kind: str) -> NDArray[np.int64]:
-    """How each image of a batch is moved, (n, 3): down, right, mirrored. A pure function of (seed, step).
-
-    For "shift-flip-cut" it is (n, 5): also the row and the column of the middle of the hole.
-    """
+    """(n, 3) how each image of a step is moved: down, right, mirrored; (n, 5) with the middle of a hole."""
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 1, step, 0]))
-    reach = reach_of(shape)
+    reach = longest_shift(shape)
     moves = rng.integers(-reach, reach, (n_rows, 3), endpoint=True)
     moves[:, 2] = rng.integers(0, 2, n_rows) if kind != "shift" else 0
     if kind != "shift-flip-cut":

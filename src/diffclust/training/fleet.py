@@ -26,7 +26,7 @@ from diffclust.forest import spanning_forest
 from diffclust.threads import one_thread
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
-from diffclust.training.data import ForestData, as_problem, as_rows, as_set
+from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
 from diffclust.training.loop import (
     choose_device,
     interruptible,
@@ -73,6 +73,10 @@ def fit_many(
     Returns:
         The trained modules, on the CPU, in evaluation mode.
 
+    Raises:
+        ValueError: an argument is wrong, or settings differ that must be the same for all networks.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the current block of steps.
+
     >>> import numpy as np
     >>> x = np.concatenate([np.zeros((20, 2)), np.ones((20, 2))]) + np.linspace(0, 0.3, 40)[:, None]
     >>> y = np.where(np.arange(40) % 4 == 0, np.arange(40) // 20, -1)
@@ -92,7 +96,7 @@ def fit_many(
     rows = as_rows(x)
     if resume is not None:
         _check_fleet(resume)
-    held_out = None if validation is None else as_set(*validation)
+    held_out = None if validation is None else as_rows_and_labels(*validation)
     data = []
     for config, y in zip(configs, ys, strict=True):
         _, labels, apart, config = as_problem(config, rows, y)
@@ -183,6 +187,7 @@ class Fleet(pl.LightningModule):
     # ---------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> Any:
+        """An optimizer for each network."""
         on_gpu = self.device.type == "cuda"
         return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.networks]
 
@@ -211,6 +216,7 @@ class Fleet(pl.LightningModule):
         self._streams = [torch.cuda.Stream() for _ in self.networks] if device.type == "cuda" else []
 
     def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
+        """A block of steps of all networks, and the validation at its end."""
         n_steps, before = len(block[0][0]), self._active()
         self._load(block)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
@@ -226,14 +232,16 @@ class Fleet(pl.LightningModule):
 
     def _load(self, block: list[tuple[Tensor, Tensor | None]]) -> None:
         if not self._block:
-            self._block = [(self._room(rows), None if moves is None else self._room(moves)) for rows, moves in block]
+            self._block = [
+                (self._make_buffer(rows), None if moves is None else self._make_buffer(moves)) for rows, moves in block
+            ]
         for (rows, moves), (new_rows, new_moves) in zip(self._block, block, strict=True):
             rows[: len(new_rows)] = new_rows
             if moves is not None and new_moves is not None:
                 moves[: len(new_moves)] = new_moves
         self._in_block.zero_()
 
-    def _room(self, steps: Tensor) -> Tensor:
+    def _make_buffer(self, steps: Tensor) -> Tensor:
         """Memory for the longest block: the first one may be shorter."""
         return steps.new_empty((self.config.validate_every, *steps.shape[1:]))
 
@@ -254,22 +262,22 @@ class Fleet(pl.LightningModule):
             for i in self._active():
                 seed_step(self.device, self.data[i].config.seed, self.done)
                 self._step_of(i)
-            self._count()
+            self._count_step()
         elif self._graph is not None:
             self._graph.replay()
         elif self._until_capture > 0:
             self._on_streams()
             self._until_capture -= 1
         else:
-            self._graph = self._captured()
+            self._graph = self._capture_graph()
             self._graph.replay()
         self.done += 1
 
-    def _count(self) -> None:
+    def _count_step(self) -> None:
         self._step += 1
         self._in_block += 1
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
+    def _capture_graph(self) -> torch.cuda.CUDAGraph:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -285,7 +293,7 @@ class Fleet(pl.LightningModule):
                 self._step_of(i)
         for i in active:
             current.wait_stream(self._streams[i])
-        self._count()
+        self._count_step()
 
     def _step_of(self, i: int) -> None:
         """One step of one network. Nothing is read on the host, so that a graph can hold it."""
@@ -366,10 +374,12 @@ class Fleet(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------- checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what is needed to go on from the checkpoint."""
         checkpoint["validations"] = [member.validations for member in self.networks]
         checkpoint["done"], checkpoint["best"] = self.done, self.best
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on where the checkpoint was written."""
         self.done, self.best = checkpoint["done"], checkpoint["best"]
         for member, validations in zip(self.networks, checkpoint["validations"], strict=True):
             member.validations = list(validations)

@@ -28,7 +28,7 @@ from diffclust.threads import is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
-from diffclust.training.data import ForestData, as_problem, as_rows, as_set
+from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
 from diffclust.training.module import CrossEntropy, ForestModule, make_module
 from diffclust.training.settings import MONITORS, TrainingConfig
 
@@ -85,7 +85,7 @@ def fit(
     rows, labels, apart, config = as_problem(config, x, y)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
     state = None if resume is None else check_checkpoint(resume)
-    data = ForestData(config, rows, labels, None if validation is None else as_set(*validation), apart)
+    data = ForestData(config, rows, labels, None if validation is None else as_rows_and_labels(*validation), apart)
     with private_random_state(), quiet_lightning(), ExitStack() as stack:
         place = None if folder is None else Path(folder)
         if place is None and config.patience is not None:  # the best weights have to be kept somewhere

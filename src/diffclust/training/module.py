@@ -14,6 +14,8 @@ from diffclust import nn as modules
 from diffclust.backbones import Committee, InputScaling, Residual, is_image, make_backbone
 from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
+from diffclust.frameworks import to_numpy
+from diffclust.metrics import SCORES
 from diffclust.training.settings import MONITORS, TrainingConfig
 
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
@@ -31,6 +33,7 @@ class CrossEntropy(modules._OnEmbeddings):
         self.logits = nn.LazyLinear(n_clusters)
 
     def forward(self, embeddings: Tensor, labels: Tensor | Constraints) -> Tensor:
+        """The loss of a batch."""
         if self._gathers():
             embeddings, labels = self._gather_known(embeddings, labels)
         logits, classes = self.logits(embeddings), self._constraints(embeddings, labels).labels
@@ -61,26 +64,23 @@ def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str =
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Clustering error and adjusted Rand index (ARI) of each problem, over its labelled points.
 
-    These are the ``error`` and ``ari`` of :func:`diffclust.metrics.clustering_scores`, for many problems at once and on
-    their device.
-
     Args:
         found: (..., n) clusters.
         labels: (..., n) labels; negative ones are unknown.
 
+    Returns:
+        (...) errors and (...) indices.
+
     >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
     [[0.375], [0.0]]
     """
-    known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :]
-    same, joined = (each[..., :, None] == each[..., None, :] for each in (labels, found))
-    pairs = (same & joined, same & ~joined, ~same & joined, ~same & ~joined)
-    right, missed, confused, apart = torch.stack([(known & each).sum((-1, -2)) for each in pairs]).cpu()
-    n_known = (labels >= 0).sum(-1).cpu()
-    right = right - n_known  # a point and itself count in the error and not in the ARI
-    error = (missed + confused).double() / n_known.double() ** 2
-    scale = (right + missed) * (missed + apart) + (right + confused) * (confused + apart)
-    index = 2.0 * (right * apart - missed * confused).double() / scale.double()
-    return error, torch.where(missed + confused == 0, 1.0, index)
+    problems = zip(*(to_numpy(each).reshape(-1, each.shape[-1]) for each in (labels, found)), strict=True)
+    scores = [
+        [SCORES[name].function(true[true >= 0], pred[true >= 0]) for name in ("error", "ari")]
+        for true, pred in problems
+    ]
+    error, ari = torch.tensor(scores, dtype=torch.float64).reshape(*labels.shape[:-1], 2).unbind(-1)
+    return error, ari
 
 
 class ForestModule(pl.LightningModule):
@@ -132,6 +132,7 @@ class ForestModule(pl.LightningModule):
 
     @property
     def n_steps(self) -> int:
+        """Steps in all."""
         return self.config.n_steps
 
     @property
@@ -141,10 +142,12 @@ class ForestModule(pl.LightningModule):
 
     @property
     def loss_curve(self) -> NDArray[np.float32]:
+        """The loss of every step so far."""
         curve = self.losses.cpu().numpy()
         return curve[~np.isnan(curve)]
 
     def forward(self, x: Tensor) -> Tensor:
+        """(n, embedding_dim) embeddings of rows (n, ...)."""
         return self.backbone(self.scaling(x))
 
     def check_backbone(self, rows: Tensor) -> Tensor:
@@ -166,25 +169,29 @@ class ForestModule(pl.LightningModule):
         return embeddings
 
     def on_fit_start(self) -> None:
+        """On several ranks, the loss is one over the rows of all."""
         self.loss.gather = self.trainer.world_size > 1
 
     def on_fit_end(self) -> None:
+        """The trained module stands alone again."""
         self.loss.gather = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Seeds the step and sets its noise."""
         every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
         if self.loss.noise_scale is not None and self.global_step % every == 0:
-            self._measure_final_noise()  # before the seed of the step, so that the step does not depend on it
+            self._measure_at_final_noise()  # before the seed of the step, so that the step does not depend on it
         seed_step(self.device, self.config.seed, self.global_step, self.global_rank)
         if self.loss.noise_scale is not None:
             self.loss.noise_scale.fill_(self.config.noise_scale(self.global_step))
 
     def on_train_end(self) -> None:
+        """Measures the last point of the curve at the final noise."""
         if self.loss.noise_scale is not None and self.global_step == self.n_steps:
-            self._measure_final_noise()
+            self._measure_at_final_noise()
 
     @torch.no_grad()
-    def _measure_final_noise(self) -> None:
+    def _measure_at_final_noise(self) -> None:
         """Appends to ``final_noise_losses``. Batch and draws are those of the first step; nothing else changes."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         rows = data.rows_of_step(0)
@@ -209,6 +216,7 @@ class ForestModule(pl.LightningModule):
         return torch.stack([self.loss(each, known) for each in embeddings]).mean()
 
     def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
+        """The loss of a batch, which is recorded."""
         x, known = batch
         loss = self.loss_of_step(self(x), known)
         self.losses[self.global_step] = loss.detach()
@@ -218,6 +226,7 @@ class ForestModule(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> None:
+        """Logs loss, clustering error and ARI of a batch."""
         x, known = batch
         embeddings = self(x)
         similarity = self.loss.similarities(self.loss.gathered(embeddings))
@@ -228,23 +237,28 @@ class ForestModule(pl.LightningModule):
         self.log_dict(values, on_epoch=True, prog_bar=True, batch_size=1)
 
     def on_validation_epoch_end(self) -> None:
+        """Records the means over all batches."""
         measured = {name: float(self.trainer.callback_metrics[name]) for name in MONITORS}
         self.validations.append({"step": self.global_step, **measured})
 
     def configure_optimizers(self) -> Any:
+        """AdamW with the schedule of the config."""
         optimizer = self.make_optimizer(fused=self.device.type == "cuda")
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def make_optimizer(self, **options: Any) -> torch.optim.AdamW:
+        """AdamW of all parameters that are trained."""
         config, parameters = self.config, [each for each in self.parameters() if each.requires_grad]
         return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what was measured."""
         checkpoint["validations"] = self.validations
         checkpoint["final_noise_losses"] = self.final_noise_losses
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes over what was measured, for the number of steps of this run."""
         self.validations = list(checkpoint["validations"])
         self.final_noise_losses = list(checkpoint.get("final_noise_losses", ()))  # older versions did not have them
         losses = torch.full_like(self.losses, torch.nan, device="cpu")
@@ -254,11 +268,7 @@ class ForestModule(pl.LightningModule):
 
 
 def make_module(config: TrainingConfig, rows: Tensor, scaling: InputScaling) -> ForestModule:
-    """The network before its first step. Its weights depend on ``config.seed`` and the rows alone.
-
-    Raises:
-        ValueError: the backbone does not fit the rows.
-    """
+    """The network before its first step. Its weights depend on ``config.seed`` and the rows alone."""
     torch.manual_seed(config.seed)
     module = ForestModule(config, tuple(rows.shape[1:]))
     module.scaling = scaling

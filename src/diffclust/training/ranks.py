@@ -40,10 +40,8 @@ def is_first_rank() -> bool:
 
 
 def is_restartable() -> bool:
-    """Whether this process may be a restart: torchrun was told to restart, or Slurm has requeued the job.
-
-    torchrun's count of restarts is not used: only the node that failed counts it.
-    """
+    """Whether this process may be a restart: torchrun was told to restart, or Slurm has requeued the job."""
+    # torchrun's count of restarts is not used: only the node that failed counts it.
     return any(int(os.environ.get(name) or 0) > 0 for name in ("TORCHELASTIC_MAX_RESTARTS", "SLURM_RESTART_COUNT"))
 
 
@@ -122,11 +120,13 @@ class RankGroup(Callback):
         self.signalled = True
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Sets the time that a rank waits for the others."""
         if trainer.world_size > 1:
             # Not before: starting and reading the data may take one rank longer than another. There is no public way.
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Handles SIGTERM, and raises a ValueError unless all ranks begin at the same step."""
         if threading.current_thread() is threading.main_thread():
             # Replaces Lightning's handler, which communicates at any point of a step: the other ranks would not answer.
             signal.signal(signal.SIGTERM, self.on_signal)
@@ -138,10 +138,12 @@ class RankGroup(Callback):
             )
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        """Stops training if a rank got a signal."""
         self._agree(trainer)
         trainer.should_stop = trainer.should_stop or self.stopped
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Agrees about signals once more: one may have come after the last step."""
         self._agree(trainer)
 
     def _agree(self, trainer: pl.Trainer) -> None:

@@ -118,7 +118,6 @@ def find_forests(
     draws: Draws,
     with_labels: bool = True,
     counts: torch.Tensor | None = None,
-    num_warps: int | None = None,
 ) -> Forests:
     """The forests of input that is ready.
 
@@ -128,7 +127,6 @@ def find_forests(
         labels, relation, must_link_first, free, draws: see :class:`Request`.
         with_labels: False leaves out the trees of the points.
         counts: (problems, n, n) int32 zeros, to which the edges are added as in :func:`adjacency_counts`.
-        num_warps: of the main kernel, for measurements; see :func:`warps_for`.
     """
     n_problems, n, _ = similarity.shape
     constrained = labels is not None or relation is not None
@@ -154,7 +152,7 @@ def find_forests(
     one_pass = constrained and not must_link_first
     in_main_kernel = 2 if one_pass else n_solves
     items = n_problems * in_main_kernel * n_draws
-    warps = num_warps or warps_for(n)
+    warps = warps_for(n)
     with device_of(similarity):
         if relation is not None:
             relation = relation.contiguous()

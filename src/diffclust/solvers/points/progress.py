@@ -20,15 +20,18 @@ class Progress:
             self._tqdm = tqdm
 
     def stage(self, name: str, total: int, unit: str) -> None:
+        """Begins a bar in place of the last one."""
         self.close()
         if self._tqdm is not None:
             self._bar = self._tqdm(total=total, desc=name, unit=f" {unit}", unit_scale=True)
 
     def advance(self, count: int) -> None:
+        """Moves the bar."""
         if self._bar is not None:
             self._bar.update(count)
 
     def close(self) -> None:
+        """Ends the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

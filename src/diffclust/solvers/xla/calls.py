@@ -31,6 +31,7 @@ class Arrays(NamedTuple):
 
     @property
     def noise(self) -> dict[str, Any]:
+        """What says which noise, by name."""
         return {"seed": self.seed, "first_draw": self.first_draw, "epsilon": self.epsilon}
 
 
