@@ -65,7 +65,7 @@ def _call(function: Callable[[Any], Any], shapes: Any, arrays: Any) -> Any:
 
     def on_host(pieces: Any) -> Any:
         wholes = [
-            np.concatenate([np.asarray(piece) for piece in of_leaf]).reshape(leaf_shape)
+            np.concatenate([np.ravel(np.asarray(piece)) for piece in of_leaf]).reshape(leaf_shape)
             for of_leaf, leaf_shape in zip(pieces, leaf_shapes, strict=True)
         ]
         return function(jax.tree.unflatten(structure, wholes))
@@ -75,8 +75,12 @@ def _call(function: Callable[[Any], Any], shapes: Any, arrays: Any) -> Any:
 
 
 def _in_pieces(array: Any) -> list[Any]:
-    flat, length = array.reshape(-1), PIECE // array.dtype.itemsize
-    return [flat[start : start + length] for start in range(0, max(flat.size, 1), length)]
+    length = PIECE // array.dtype.itemsize
+    if array.size <= length:
+        return [array]
+    # The barrier keeps XLA from computing the array in another way because of the slices: that may change its last bit.
+    flat = jax.lax.optimization_barrier(array).reshape(-1)
+    return [flat[start : start + length] for start in range(0, flat.size, length)]
 
 
 def _solve_with_kernel(settings: Request, arrays: Arrays) -> Answer:
