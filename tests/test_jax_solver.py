@@ -14,7 +14,8 @@ import jax.numpy as jnp  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.solvers import xla  # noqa: E402
-from diffclust.solvers.xla import calls, chunks, forests, sums, trees  # noqa: E402
+from diffclust.solvers.base import Request  # noqa: E402
+from diffclust.solvers.xla import calls, chunks, forests, host, sums, trees  # noqa: E402
 from diffclust.solvers.xla import philox as xla_noise  # noqa: E402
 
 SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on both sides of a word's end
@@ -220,3 +221,42 @@ def test_too_many_points_are_an_error():
     shape = jax.ShapeDtypeStruct((1, xla.MAX_POINTS + 1, xla.MAX_POINTS + 1), jnp.float32)
     with pytest.raises(ValueError, match="up to 32767 points"):
         jax.eval_shape(lambda s: solve(xla, s, jnp.array([1])), shape)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The CPU solver, called by a compiled program
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("each", [False, True])  # whether each problem has its own noise
+def test_callback_finds_the_same_forests(monkeypatch, dtype, each):
+    monkeypatch.setattr(host, "PIECE", 1000)  # bytes: more than one piece, and not all of them full
+    rng, rows = np.random.default_rng(0), 3 if each else 1
+    similarity = np.stack([random_similarity(rng, 20, kind, dtype) for kind in SIMILARITY_KINDS[:3]])
+    similarity[1, 0, 1] = np.nan
+    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    with enable(dtype == np.float64):
+        draws = noise.Draws(
+            seed=jnp.arange(2 * rows, dtype=jnp.uint32).reshape(rows, 2),
+            first=jnp.ones((rows, 2), jnp.uint32),
+            epsilon=jnp.linspace(0.1, 0.5, rows, dtype=jnp.float32)[:, None],
+            n_draws=5,
+        )
+        labels = jnp.asarray(np.where(np.arange(20) < 8, np.arange(20) % 3, -1)[None].repeat(3, 0))
+        request = Request(
+            jnp.asarray(similarity), jnp.full(3, 4), labels, draws=draws, adjacency=True, detail="forests"
+        )
+        found, expected = host.solve(request), xla.solve(request)
+        for name in ("edges", "labels", "adjacency"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_allclose(found.values, expected.values, rtol=1e-5)
+        np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5)
+
+
+def test_callbacks_are_for_one_cpu_and_enough_work():
+    _, arrays = calls.split(Request(jnp.zeros((1, 64, 64)), 3))
+    assert not host.is_faster(Request(None, None, draws=noise.Draws(n_draws=3)), arrays)
+    on_one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
+    assert host.is_faster(Request(None, None, draws=noise.Draws(n_draws=4)), arrays) == on_one_cpu
+    _, huge = calls.split(Request(jax.ShapeDtypeStruct((1, 4096, 4096), np.float32), 3))
+    assert not host.is_faster(Request(None, None, draws=noise.Draws(n_draws=4)), huge)

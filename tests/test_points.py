@@ -192,6 +192,16 @@ def test_paths_agree_beyond_one_block(monkeypatch):
     np.testing.assert_allclose(-kdtree.weights, merged**2, rtol=1e-12)
 
 
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_paths_agree_where_all_distances_tie(d):
+    """A whole grid: of equally near points, beyond the end of a list and in other leaves, the first ones count."""
+    grid = np.stack(np.meshgrid(*[np.arange(round(2000 ** (1 / d)))] * d), axis=-1).reshape(-1, d)
+    x = np.random.default_rng(0).permutation(grid).astype(np.float64)
+    kdtree, complete = (tree_of(x, path=path) for path in ("kdtree", "complete"))
+    assert np.array_equal(kdtree.edges, Hierarchy.from_similarity(similarity_matrix(x, "sqeuclidean")).edges)
+    assert np.array_equal(kdtree.edges, complete.edges)
+
+
 def test_blocks_meet_once_and_never_two_at_a_time():
     for n in (2, 4, 6, 16):
         rounds = search._tournament(n)
@@ -201,23 +211,10 @@ def test_blocks_meet_once_and_never_two_at_a_time():
 
 
 def test_auto_descends_where_that_leaves_out_most_pairs():
-    def choice(x):
-        tree = tiles.build_tree(x)
-        n_places = len(tree.order)
-        found = (
-            np.full((n_places, search.LISTED), search.FAR),
-            np.full((n_places, search.LISTED), -1, np.int32),
-            np.where(tree.order < 0, -1.0, search.FAR).reshape(-1, tiles.WIDTH),
-        )
-        chosen = search._probe((0, *tree, *found), len(tree.leaf_nodes))
-        assert (found[0] == search.FAR).all()
-        assert (found[1] == -1).all()
-        return chosen
-
     rng = np.random.default_rng(0)
-    assert choice(rng.normal(size=(4000, 3))) == "kdtree"
-    assert choice(rng.normal(size=(4000, 40))) == "complete"
-    assert choice(rng.normal(size=(4000, 2)) @ rng.normal(size=(2, 40))) == "kdtree"
+    assert search.worth_descending(tiles.build_tree(rng.normal(size=(4000, 3))), 0)
+    assert not search.worth_descending(tiles.build_tree(rng.normal(size=(4000, 40))), 0)
+    assert search.worth_descending(tiles.build_tree(rng.normal(size=(4000, 2)) @ rng.normal(size=(2, 40))), 0)
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def gumbel(word: Any) -> Any:
     """A standard Gumbel variable, -log(E) with E = -log(1 - v) exponential; below 22.9."""
     v, rest = uniform(word), uniform(MASK - word)
     # Near v = 0 the log of `rest`, rounded near 1, would lose what -log(1 - v) lives on: there log1p(-v) is taken.
-    near = v < _QUARTER
-    return -log(-np.where(near, log_polynomial(-np.minimum(v, _QUARTER)), log(rest)))
+    near = np.float32(v < _QUARTER)
+    return -log(-(near * log_polynomial(-np.minimum(v, _QUARTER)) + (_ONE - near) * log(rest)))
 
 
 class Noise:

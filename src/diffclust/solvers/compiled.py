@@ -55,15 +55,20 @@ def jit(
     *,
     error_model: Literal["numpy", "python"] = "numpy",
     fastmath: bool | set[str] = False,
+    allocates: bool = False,
 ) -> Any:
     """``numba.njit`` with the options of this package, and with a cache where one can be written.
+
+    Say ``allocates=True`` where the function makes arrays. The others do not count references to theirs, which takes
+    longer than the work of a small function, and as long to compile.
 
     Numba keeps compiled code until the function's own file changes, not the files that it calls. After an edit in
     ``solvers``, run the tests (their cache depends on all files) or delete ``__pycache__``.
     """
     if function is None:
-        return partial(jit, error_model=error_model, fastmath=fastmath)
-    compile_: Any = numba.njit(nogil=True, boundscheck=False, error_model=error_model, fastmath=fastmath)
+        return partial(jit, error_model=error_model, fastmath=fastmath, allocates=allocates)
+    options: Any = {"error_model": error_model, "fastmath": fastmath, "_nrt": allocates}
+    compile_: Any = numba.njit(nogil=True, boundscheck=False, **options)
     compiled = compile_(function)
     try:
         compiled._cache = _Cache(function)  # numba.njit(cache=True) would be Numba's own, which raises

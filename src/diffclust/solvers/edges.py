@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.tree import find
 
-_jit = jit(error_model="python")
+_allocating = jit(error_model="python", allocates=True)
 LEAST_BATCH = 1 << 16  # so many edges are sorted at once, or two for each point
 
 
@@ -50,7 +50,7 @@ def maximum_spanning_tree(edges: NDArray[np.int32], weights: NDArray[Any], n_poi
     return np.concatenate(found) if found else left
 
 
-@_jit
+@_allocating
 def _join(edges, rows, leader):
     """Which of these edges join two trees, taken one after the other."""
     joined = np.zeros(rows.shape[0], np.bool_)
@@ -62,7 +62,7 @@ def _join(edges, rows, leader):
     return joined
 
 
-@_jit
+@_allocating
 def _apart(edges, rows, leader):
     """Which of these edges have their ends in different trees."""
     apart = np.zeros(rows.shape[0], np.bool_)

@@ -9,6 +9,7 @@ import numpy as np
 from diffclust.solvers.compiled import jit
 
 _jit = jit(error_model="python")
+_allocating = jit(error_model="python", allocates=True)
 
 
 @_jit
@@ -39,7 +40,7 @@ def number_trees(edges, n_edges, leader, labels):
     return n_trees
 
 
-@_jit
+@_allocating
 def linkage(edges, heights, n):
     """SciPy's linkage matrix from the edges in the order of merging; what stays apart is merged last, at infinity."""
     result = np.empty((n - 1, 4), np.float64)
@@ -67,7 +68,7 @@ def linkage(edges, heights, n):
     return result
 
 
-@_jit
+@_allocating
 def constrain(edges, group, apart):
     """Which of a tree's edges (by decreasing similarity) stay, if groups are joined beforehand and some kept apart.
 
@@ -119,7 +120,7 @@ class RootedForest(NamedTuple):
     order: Any
 
 
-@_jit
+@_allocating
 def root_forest(edges, n):
     """The trees of these edges, each rooted at its smallest point."""
     n_edges = edges.shape[0]
@@ -196,7 +197,7 @@ def cut_off(child, tree, stack):
                 height += 1
 
 
-@_jit
+@_allocating
 def guarded_cuts(edges, n, min_size, n_fixed=0):
     """Edges to cut, weakest first, each of which leaves at least ``min_size`` points on both of its sides.
 
@@ -223,7 +224,7 @@ def guarded_cuts(edges, n, min_size, n_fixed=0):
     return cuts[:n_cuts]
 
 
-@_jit
+@_allocating
 def separate(edges, group, n_groups, min_size):
     """Which of a tree's edges (by decreasing similarity) stay, if each labelled point is to have a tree of its own.
 

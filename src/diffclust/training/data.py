@@ -30,6 +30,12 @@ def as_rows(x: Any) -> Tensor:
 
     The last axis is taken for the channels where it is at most 4 long and the second one is not. Rows of 32-bit floats
     or bytes are not copied, so they may be a file that is mapped to memory.
+
+    Returns:
+        The rows.
+
+    Raises:
+        ValueError: the shape is none of these, or a number is not finite.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it

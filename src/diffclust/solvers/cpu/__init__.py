@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-@jit
+@jit(allocates=True)
 def _solve_items(
     similarity, lowest, n_clusters, labels, order, relation, form, must_link_first, free, complete, key_0, key_1,
     first_draw, antithetic, epsilon, kind, start, stop, edges_out, labels_out, values_out, needs_greedy,
@@ -102,7 +102,7 @@ def _solve_items(
         values[-1] = write_forest(codes, edge_weights, n_edges, complete, leader, edges[-1], trees[-1])
 
 
-@jit
+@jit(allocates=True)
 def _solve_by_greedy(
     similarity, lowest, n_clusters, labels, order, relation, form, must_link_first, free, complete, key_0, key_1,
     first_draw, antithetic, epsilon, kind, items, start, stop, edges_out, labels_out, values_out,

@@ -65,7 +65,7 @@ def _number_by_type(weight):
     return lambda weight: np.int64(_flip_64(np.int64(weight))).view(np.float64)
 
 
-@jit
+@jit(allocates=True)
 def noise_scratch():
     """Blocks, words and noise of ``BLOCKS`` blocks, as the functions below fill them."""
     return np.empty((2, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)

@@ -103,7 +103,7 @@ def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) ->
     return products
 
 
-@jit
+@jit(allocates=True)
 def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, start, stop, total):
     """total[problem, i, j] = sum over draws of weight * score, for the blocks of block rows start..stop-1."""
     n_problems, n_draws = weights.shape

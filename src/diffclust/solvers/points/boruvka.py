@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import FAR, LISTED, Neighbours, comes_before, edge_code, improve
-from diffclust.solvers.points.tiles import Tree
+from diffclust.solvers.points.tiles import Tree, places
 from diffclust.solvers.tree import find
 
 NO_EDGE = np.iinfo(np.int64).max
@@ -66,7 +66,7 @@ def _raise_floors(queries, component, floor, floor_code, best, best_code):
         floor[p], floor_code[p] = best[component[p]], best_code[component[p]]
 
 
-@jit
+@jit(allocates=True)
 def join(best, best_code, certain, place, component, leader, sizes, codes, lengths, n_edges):
     """Join components along their certain edges; returns the number of edges, of components and the largest one."""
     n_components = best.shape[0]
@@ -102,11 +102,9 @@ def minimum_spanning_tree(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The edges, as (smaller point << 32 | larger point), and their lengths, in no order."""
     n_places = len(tree.order)
-    there = np.flatnonzero(tree.order >= 0)
-    place = np.empty(n_points, np.int32)
-    place[tree.order[there]] = there
+    place = places(tree)
     component = np.full(n_places, -1, np.int32)
-    component[there] = np.arange(n_points)
+    component[tree.order >= 0] = np.arange(n_points)
     slot, queries = np.zeros(n_places, np.int32), np.empty(n_places, np.int32)
     floor, floor_code = np.empty(n_places), np.empty(n_places, np.int64)
     codes, lengths = np.empty(n_points - 1, np.int64), np.empty(n_points - 1)

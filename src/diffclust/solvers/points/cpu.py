@@ -17,7 +17,7 @@ from diffclust.solvers.points.tiles import build_tree
 Tree = tuple[NDArray[np.int32], NDArray[np.float64]]
 
 
-@jit
+@jit(allocates=True)
 def _hash_rows(bits):
     """A number for each row of 64-bit integers, the same for equal rows."""
     result = np.empty(bits.shape[0], np.uint64)
@@ -30,7 +30,7 @@ def _hash_rows(bits):
     return result
 
 
-@jit
+@jit(allocates=True)
 def _first_equal(points, hashes, order):
     """For each point the first one equal to it; ``order`` sorts the hashes, equal ones by point."""
     n, d = points.shape

@@ -54,7 +54,7 @@ def place(points: NDArray[Any], metric: Metric) -> NDArray[np.float64]:
         placed /= largest[:, None]
         placed /= np.sqrt((placed * placed).sum(1))[:, None]
         return placed
-    _check_spread(placed.min(0), placed.max(0), metric)
+    _check_spread(metric, placed)
     return placed
 
 
@@ -63,14 +63,20 @@ def place_both(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two sets of points that are to be compared with each other, each as ``place`` returns it."""
     placed, others_placed = place(points, metric), place(others, metric)
-    lowest = np.minimum(placed.min(0), others_placed.min(0))
-    _check_spread(lowest, np.maximum(placed.max(0), others_placed.max(0)), metric)
+    _check_spread(metric, placed, others_placed)
     return placed, others_placed
 
 
-def _check_spread(lowest: NDArray[np.float64], highest: NDArray[np.float64], metric: Metric) -> None:
+def _check_spread(metric: Metric, *sets: NDArray[np.float64]) -> None:
     with np.errstate(over="ignore"):
-        spread = highest - lowest
-        widest = (spread * spread).sum() if metric.kind == SQUARED_EUCLIDEAN else spread.sum()
-    if not widest < np.finfo(np.float64).max / 2:
-        raise ValueError("points are too far apart: their distances overflow float64. Rescale them.")
+        spread = max(points.max() for points in sets) - min(points.min() for points in sets)
+        if _is_measurable(np.full(sets[0].shape[1], spread), metric):  # the common case: columns take NumPy longer
+            return
+        spread = np.max([points.max(0) for points in sets], 0) - np.min([points.min(0) for points in sets], 0)
+        if not _is_measurable(spread, metric):
+            raise ValueError("points are too far apart: their distances overflow float64. Rescale them.")
+
+
+def _is_measurable(spread: NDArray[np.float64], metric: Metric) -> bool:
+    widest = (spread * spread).sum() if metric.kind == SQUARED_EUCLIDEAN else spread.sum()
+    return bool(widest < np.finfo(np.float64).max / 2)

@@ -25,7 +25,7 @@ from diffclust.solvers.points.cpu import finish, first_equal
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import FAR, improve, nearest_points
-from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree
+from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree, places
 from diffclust.solvers.tree import number_trees
 
 FEW = 10_000  # points up to which the neighbours are exact
@@ -176,36 +176,34 @@ def _join_pieces(
     n = len(points)
     report.stage("joining", n - 1 - n_edges, "pieces")
     tree = build_tree(points)
-    there = np.flatnonzero(tree.order >= 0)
-    places = np.empty(n, np.int32)
-    places[tree.order[there]] = there
+    place = places(tree)
     component = np.full(len(tree.order), -1, np.int32)
-    component[there] = pieces[tree.order[there]]
+    component[place] = pieces
     leader, sizes = np.empty(n, np.int32), np.empty(n, np.int64)
     n_components = n - n_edges
-    spared = int(np.bincount(component[there]).argmax())
+    spared = int(np.bincount(pieces).argmax())
     while n_components > 1:
         best, best_code = np.full(n_components, FAR), np.full(n_components, NO_EDGE)
         asked, sampled = _to_ask(component, n_components, spared)
         improve(tree, kind, component, asked, best, best_code)
         if sampled.any():
-            around = _surroundings(tree, component, places, best_code, sampled)
+            around = _surroundings(tree, component, place, best_code, sampled)
             improve(tree, kind, component, around, best, best_code)
         certain = best_code != NO_EDGE
         before = n_edges
         n_edges, n_components, spared = join(
-            best, best_code, certain, places, component, leader, sizes, codes, lengths, n_edges
+            best, best_code, certain, place, component, leader, sizes, codes, lengths, n_edges
         )
         report.advance(n_edges - before)
 
 
 def _surroundings(
-    tree: Tree, component: NDArray[Any], places: NDArray[Any], best_code: NDArray[Any], sampled: NDArray[Any]
+    tree: Tree, component: NDArray[Any], place: NDArray[Any], best_code: NDArray[Any], sampled: NDArray[Any]
 ) -> NDArray[np.int32]:
     """The places near the end, inside its component, of the best known edge out of each sampled component."""
     chosen = np.zeros(len(tree.order), bool)
     for c in np.flatnonzero(sampled & (best_code != NO_EDGE)).tolist():
-        ends = places[[best_code[c] >> 32, best_code[c] & 0xFFFFFFFF]]
+        ends = place[[best_code[c] >> 32, best_code[c] & 0xFFFFFFFF]]
         inside = int(ends[0] if component[ends[0]] == c else ends[1])
         window = slice(max(inside - SURROUNDINGS, 0), inside + SURROUNDINGS)
         chosen[window] |= component[window] == c

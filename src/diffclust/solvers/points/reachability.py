@@ -39,7 +39,7 @@ def _distances(kind, columns, start, stop, point, out):
                 out[j] += (columns[k, start + j] - x) ** 2
 
 
-@jit
+@jit(allocates=True)
 def _prim(kind, columns, core):
     """Codes (smaller point << 32 | larger point) and lengths of the tree's edges. ``columns`` (d, n) is overwritten."""
     d, n = columns.shape

@@ -6,7 +6,7 @@ of one point that is (distance, other point), whichever way they are computed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,15 @@ from diffclust.solvers.points.tiles import (
     build_tree,
     distances,
     lane_bounds,
+    lane_box_distances,
     measure_balls,
+    places,
     push_children,
 )
 
 LISTED = 8  # nearest others that are listed for each point: one vector; more cost more than they save, fewer run out
 ALWAYS_DESCEND = 4  # dimensions up to which the tree always leaves out most pairs
-WORTH_DESCENDING = 0.4  # share of leaves looked at, below which descending beats looking at each pair once for both
+WORTH_DESCENDING = 0.4  # share of points looked at, below which descending beats looking at each pair once for both
 REPORTED = 64  # leaves after which progress is reported
 BLOCK = 256  # leaves that meet others together, a few of which fit into a cache
 FAR = np.finfo(np.float64).max
@@ -37,9 +39,8 @@ FAR = np.finfo(np.float64).max
 class Neighbours(NamedTuple):
     """The nearest others of each place of a tree, best first."""
 
-    distances: NDArray[np.float64]  # (places, LISTED), -1 past the last of all others
+    distances: NDArray[np.float64]  # (places, LISTED), FAR past the last of all others
     places: NDArray[np.int32]  # (places, LISTED), -1 past the last of all others
-    worst: NDArray[np.float64]  # (leaves, WIDTH) the last of the distances; -1 where there is no point
 
 
 @jit
@@ -73,8 +74,9 @@ def _any_hit(out, worst, a, row, b, both):
 
 
 @jit
-def _compare(kind, tiles, order, a, b, both, near, near_places, worst, out):
-    """Offer leaf b's points to those of leaf a and, with ``both``, the other way round."""
+def _compare(kind, tiles, order, a, b, near, near_places, worst, out):
+    """Offer leaf b's points to those of leaf a and the other way round."""
+    both = a != b
     for row in range(0, WIDTH, ROWS):
         distances(kind, tiles, a, row, tiles, b, out)
         if not _any_hit(out, worst, a, row, b, both):
@@ -90,52 +92,118 @@ def _compare(kind, tiles, order, a, b, both, near, near_places, worst, out):
 
 
 @jit
-def _largest(worst, leaf):
-    largest = worst[leaf, 0]
-    for lane in range(WIDTH):
-        largest = max(largest, worst[leaf, lane])
+def _largest(worst, row, n_lanes):
+    largest = worst[row, 0]
+    for lane in range(n_lanes):
+        largest = max(largest, worst[row, lane])
     return largest
 
 
 @jit
-def _from_leaves(kind, tiles, order, boxes, leaf_nodes, near, near_places, worst, start, stop):
-    """The nearest others of the points of leaves start..stop-1, by descending the tree from each leaf.
+def _offer(near, near_points, rows, r, point):
+    """Offer a point to all lanes of a leaf, from which it is ``rows[r]`` away: no branch, the same for each lane.
 
-    Returns the number of leaves that were looked at.
+    ``near`` and ``near_points`` are (LISTED * WIDTH,): the compiler makes vectors of the lanes if it knows how far
+    apart the rows are, and only if it does not know how many lanes there are.
+    """
+    for lane in range(rows.shape[1]):
+        distance = rows[r, lane]
+        before, before_point, was_first = distance, point, False
+        for s in range(LISTED):
+            other, other_point = near[s * WIDTH + lane], near_points[s * WIDTH + lane]
+            first = (distance < other) | ((distance == other) & (point < other_point))
+            near[s * WIDTH + lane] = (before if was_first else distance) if first else other
+            near_points[s * WIDTH + lane] = (before_point if was_first else point) if first else other_point
+            before, before_point, was_first = other, other_point, first
+
+
+@jit
+def _hits(lists, rows, r):
+    """Whether any lane would list the point that is ``rows[r]`` away."""
+    hit = False
+    for lane in range(rows.shape[1]):
+        hit |= rows[r, lane] <= lists[LISTED - 1, lane]
+    return hit
+
+
+@jit
+def _start_lists(kind, tiles, order, a, size, own, own_points, out, rows):
+    """Fill the lists of leaf a with the nearest of its own points."""
+    own[:] = FAR
+    own_points[:] = -1
+    for row in range(0, size, ROWS):
+        distances(kind, tiles, a, row, tiles, a, out)
+        for r in range(min(ROWS, size - row)):
+            rows[r, row + r] = np.inf
+            _offer(own, own_points, rows, r, order[a * WIDTH + row + r])
+
+
+@jit
+def _write_lists(own, own_points, place, a, size, near, near_places):
+    for lane in range(size):
+        for s in range(LISTED):
+            point = own_points[s * WIDTH + lane]
+            near[a * WIDTH + lane, s] = own[s * WIDTH + lane]
+            near_places[a * WIDTH + lane, s] = place[point] if point >= 0 else -1
+
+
+@jit(allocates=True)
+def _from_leaves(kind, tiles, order, boxes, leaf_nodes, place, near, near_places, start, stop):
+    """List the nearest others of the points of leaves start..stop-1, by descending the tree from each leaf.
+
+    Returns how many points were compared with a leaf.
     """
     stack, bounds = np.empty((128, 3), np.int64), np.empty(128)
-    out = np.empty(ROWS * WIDTH)
+    out, lanes = np.empty(ROWS * WIDTH), np.empty(WIDTH)
+    rows = out.reshape(ROWS, WIDTH)
+    x, chosen = np.empty((1, tiles.shape[1], ROWS)), np.zeros(WIDTH + ROWS, np.int64)
+    own, own_points = np.empty(LISTED * WIDTH), np.empty(LISTED * WIDTH, np.int32)
+    lists = own.reshape(LISTED, WIDTH)
     n_compared = 0
     for a in range(start, stop):
-        _compare(kind, tiles, order, a, a, False, near, near_places, worst, out)
-        limit = _largest(worst, a)
+        size = min(WIDTH, place.shape[0] - a * WIDTH)
+        _start_lists(kind, tiles, order, a, size, own, own_points, out, rows)
+        limit = _largest(lists, LISTED - 1, size)
         stack[0, 0], stack[0, 1], stack[0, 2], bounds[0] = 0, 0, tiles.shape[0], 0.0
         height = 1
         while height > 0:
             height -= 1
             node, low, high = stack[height, 0], stack[height, 1], stack[height, 2]
-            if bounds[height] > limit:
+            if bounds[height] > limit or low == a == high - 1:
                 continue
             if high - low > 1:
                 height = push_children(kind, boxes, node, low, high, boxes, leaf_nodes[a], stack, bounds, height)
-            elif low != a:
-                _compare(kind, tiles, order, a, low, False, near, near_places, worst, out)
-                limit = _largest(worst, a)
-                n_compared += 1
+                continue
+            lane_box_distances(kind, tiles, low, boxes, leaf_nodes[a], lanes)
+            n_chosen = 0
+            for lane in range(WIDTH):
+                chosen[n_chosen] = lane
+                n_chosen += lanes[lane] <= limit
+            n_compared += n_chosen
+            for c in range(0, n_chosen, ROWS):
+                for r in range(ROWS):
+                    for k in range(tiles.shape[1]):
+                        x[0, k, r] = tiles[low, k, chosen[c + r]]
+                distances(kind, x, 0, 0, tiles, a, out)
+                for r in range(min(ROWS, n_chosen - c)):
+                    if _hits(lists, rows, r):
+                        _offer(own, own_points, rows, r, order[low * WIDTH + chosen[c + r]])
+            limit = _largest(lists, LISTED - 1, size)
+        _write_lists(own, own_points, place, a, size, near, near_places)
     return n_compared
 
 
-@jit
+@jit(allocates=True)
 def _between_blocks(kind, tiles, order, boxes, leaf_nodes, near, near_places, worst, starts, a_block, b_block):
     """Compare all leaves of one block with all of another; of a block with itself, each pair once."""
     out = np.empty(ROWS * WIDTH)
     for a in range(starts[a_block], starts[a_block + 1]):
-        limit = _largest(worst, a)
+        limit = _largest(worst, a, WIDTH)
         for b in range(a if a_block == b_block else starts[b_block], starts[b_block + 1]):
             bound = box_distance(kind, boxes, leaf_nodes[a], boxes, leaf_nodes[b])
-            if bound <= limit or bound <= _largest(worst, b):
-                _compare(kind, tiles, order, a, b, a != b, near, near_places, worst, out)
-                limit = _largest(worst, a)
+            if bound <= limit or bound <= _largest(worst, b, WIDTH):
+                _compare(kind, tiles, order, a, b, near, near_places, worst, out)
+                limit = _largest(worst, a, WIDTH)
 
 
 def nearest(tree: Tree, kind: int, algorithm: str, report: Progress) -> Neighbours:
@@ -144,48 +212,42 @@ def nearest(tree: Tree, kind: int, algorithm: str, report: Progress) -> Neighbou
     "auto" descends from a few leaves, and goes on so if that left out most of the others.
     """
     n_places, n_leaves = len(tree.order), len(tree.leaf_nodes)
-    found = Neighbours(
-        np.full((n_places, LISTED), FAR),
-        np.full((n_places, LISTED), -1, np.int32),
-        np.where(tree.order < 0, -1.0, FAR).reshape(-1, WIDTH),
-    )
-    shared = (kind, *tree, *found)
+    found = Neighbours(np.full((n_places, LISTED), FAR), np.full((n_places, LISTED), -1, np.int32))
     report.stage("neighbours", n_leaves, "leaves")
-    if algorithm == "auto":
-        algorithm = "kdtree" if tree.tiles.shape[1] <= ALWAYS_DESCEND else _probe(shared, n_leaves)
-    if algorithm == "complete":
-        _all_pairs(shared, n_leaves, report)
+    if algorithm == "complete" or (algorithm == "auto" and not worth_descending(tree, kind)):
+        _all_pairs(tree, kind, found, report)
         return found
+    place = places(tree)
 
     def descend(start: int, stop: int) -> None:
         for first in range(start, stop, REPORTED):
             last = min(first + REPORTED, stop)
-            _from_leaves(*shared, first, last)
+            _from_leaves(kind, *tree, place, *found, first, last)
             report.advance(last - first)
 
     in_threads(descend, n_leaves)
     return found
 
 
-def _probe(shared: Any, n_leaves: int) -> str:
-    """Which way is faster, by descending from a few leaves, whose lists are then cleared."""
-    near, near_places, worst = shared[-3:]
-    probes = np.unique(np.linspace(0, n_leaves - 1, 8).astype(np.int64))
-    n_compared = 0
-    for leaf in probes.tolist():
-        before = worst[leaf].copy()
-        n_compared += _from_leaves(*shared, leaf, leaf + 1)
-        places = slice(leaf * WIDTH, (leaf + 1) * WIDTH)
-        near[places], near_places[places], worst[leaf] = FAR, -1, before
-    return "kdtree" if n_compared < WORTH_DESCENDING * len(probes) * n_leaves else "complete"
+def worth_descending(tree: Tree, kind: int) -> bool:
+    """Whether descending the tree is faster than looking at all pairs, by descending from a few leaves."""
+    n_leaves = len(tree.leaf_nodes)
+    if tree.tiles.shape[1] <= ALWAYS_DESCEND:
+        return True
+    place, found = places(tree), (np.empty((len(tree.order), LISTED)), np.empty((len(tree.order), LISTED), np.int32))
+    probes = np.unique(np.linspace(0, n_leaves - 1, 8).astype(np.int64)).tolist()
+    n_compared = sum(_from_leaves(kind, *tree, place, *found, leaf, leaf + 1) for leaf in probes)
+    return n_compared < WORTH_DESCENDING * len(probes) * len(place)
 
 
-def _all_pairs(shared: Any, n_leaves: int, report: Progress) -> None:
+def _all_pairs(tree: Tree, kind: int, found: Neighbours, report: Progress) -> None:
     """Look at each pair of leaves once, for both.
 
     Blocks of leaves meet in the rounds of a tournament, in which no block plays twice: so no two threads write to a
     list at the same time.
     """
+    n_leaves = len(tree.leaf_nodes)
+    worst = np.where(tree.order < 0, -1.0, FAR).reshape(-1, WIDTH)  # the last of a place's list
     n_blocks = 2 * max_threads() * -(-n_leaves // (2 * max_threads() * BLOCK))
     starts = np.linspace(0, n_leaves, n_blocks + 1).astype(np.int64)
     rounds = [[(block, block) for block in range(n_blocks)], *_tournament(n_blocks)]  # as many as blocks
@@ -193,7 +255,7 @@ def _all_pairs(shared: Any, n_leaves: int, report: Progress) -> None:
 
         def play(start: int, stop: int, games: list[tuple[int, int]] = games) -> None:
             for a, b in games[start:stop]:
-                _between_blocks(*shared, starts, a, b)
+                _between_blocks(kind, *tree, *found, worst, starts, a, b)
 
         in_threads(play, len(games))
         report.advance(int(starts[number + 1] - starts[number]))
@@ -231,7 +293,7 @@ def _replace_last(near, near_points, distance, point):
     near[slot], near_points[slot] = distance, point
 
 
-@jit
+@jit(allocates=True)
 def _from_queries(kind, query_tree, tree, near, near_points, start, stop):
     """Fill the heaps of the queries in leaves start..stop-1 of their tree, by descending the tree of the points."""
     queries, query_order, query_boxes, query_leaf_nodes = query_tree
@@ -248,7 +310,7 @@ def _from_queries(kind, query_tree, tree, near, near_points, start, stop):
         while height > 0:
             height -= 1
             node, low, high = stack[height, 0], stack[height, 1], stack[height, 2]
-            if bounds[height] > _largest(worst, 0):
+            if bounds[height] > _largest(worst, 0, WIDTH):
                 continue
             if high - low > 1:
                 node_of_a = query_leaf_nodes[a]
@@ -312,7 +374,7 @@ def edge_code(i, j):
     return (np.int64(min(i, j)) << 32) | np.int64(max(i, j))
 
 
-@jit
+@jit(allocates=True)
 def _outside(
     kind, tiles, order, boxes, leaf_nodes, centres, radii, component, node_component, queries, start, stop,
     best, best_code,
@@ -351,7 +413,7 @@ def _outside(
                 continue
             for lane in range(n_lanes):
                 limits[0, lane] = best[component[queries[first + lane]]]
-            if bounds[height] > _largest(limits, 0):
+            if bounds[height] > _largest(limits, 0, WIDTH):
                 continue
             if high - low > 1:
                 height = push_children(kind, boxes, node, low, high, box, 0, stack, bounds, height)

@@ -90,6 +90,25 @@ def box_distance(kind, boxes, a, others, b):
 
 
 @_any_order
+def lane_box_distances(kind, tiles, a, boxes, b, bounds):
+    """bounds[lane]: no point of boxes[b] is closer to that lane of tiles[a] than this."""
+    for lane in range(bounds.shape[0]):
+        bounds[lane] = 0.0
+    for k in range(tiles.shape[1]):
+        lowest, highest = boxes[b, 0, k], boxes[b, 1, k]
+        for lane in range(bounds.shape[0]):
+            gap = max(max(lowest - tiles[a, k, lane], tiles[a, k, lane] - highest), 0.0)
+            if kind == SQUARED_EUCLIDEAN:
+                bounds[lane] += gap * gap
+            elif kind == MANHATTAN:
+                bounds[lane] += gap
+            else:
+                bounds[lane] = max(bounds[lane], gap)
+    for lane in range(bounds.shape[0]):
+        bounds[lane] *= SLACK
+
+
+@_any_order
 def lane_bounds(kind, xs, a, centres, radii, b, bounds):
     """bounds[j]: no point of leaf b is closer to lane j of xs[a] than this, by the triangle inequality."""
     for j in range(WIDTH):
@@ -114,7 +133,7 @@ def lane_bounds(kind, xs, a, centres, radii, b, bounds):
             bounds[j] = bounds[j] * SLACK - radius
 
 
-@jit
+@jit(allocates=True)
 def _measure_balls(kind, tiles, order, centres, radii, start, stop):
     """A centre of each leaf start..stop-1, and how far its farthest point is from it."""
     bounds = np.empty(WIDTH)
@@ -168,7 +187,7 @@ def _select(keys, order, start, stop, middle):
             return
 
 
-@jit
+@jit(allocates=True)
 def _build(points, order, keys, boxes, leaf_nodes, tiles, node, low, high, grain, todo):
     """Split the node over leaves low..high-1 and all below it, down to ``grain`` leaves; returns how many are ``todo``.
 
@@ -237,6 +256,14 @@ def build_tree(points: NDArray[np.float64]) -> Tree:
 
     in_threads(finish, n_todo)
     return tree
+
+
+def places(tree: Tree) -> NDArray[np.int32]:
+    """(n,) the place of each point."""
+    there = np.flatnonzero(tree.order >= 0)
+    place = np.empty(len(there), np.int32)
+    place[tree.order[there]] = there
+    return place
 
 
 @jit
