@@ -174,6 +174,13 @@ def trust() -> str:
     return mean_ari("trust.csv", "protocol", titles | {"half": "10% of half of the classes"})
 
 
+def trust_development() -> str:
+    """Ours alone, on the tables that rules were chosen on."""
+    columns = {"set": "set", "protocol": "protocol", "seed": "seed", "ari": "ARI", "right": "right",
+               "mean_probability": "mean probability", "calibration_error": "calibration error"}  # fmt: skip
+    return table(columns.values(), ([row[name] for name in columns] for row in read("trust_development.csv")))
+
+
 def trust_k() -> str:
     """The number of clusters that was chosen for each set and seed."""
     columns = ("set", "seed", "true_n_clusters", "n_clusters", "interval", "ari")
@@ -309,6 +316,10 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "trust_k.csv", "Tables that nobody tuned for: the number of clusters",
         "python benchmarks/trust.py OUT/report/*.npz --seeds 12 13 --protocols half --choose-k "
         "--out results/trust_k.csv", "trust.md", trust_k,
+    ),
+    (
+        "trust_development.csv", "Tables that rules were chosen on", "python benchmarks/trust.py "
+        "OUT/development/*.npz --ours --protocols 1 5 half --seeds 301 302 --out FILE", "trust.md", trust_development,
     ),
     (
         "text.csv", "Texts: new intents", "python benchmarks/text.py TEXTOIR/data/banking --out results", "text.md",
