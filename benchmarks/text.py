@@ -32,7 +32,7 @@ from diffclust.placing import joined_rows
 
 SPLITS = ("train", "test")
 LABELLED = 0.1
-HDBSCAN_SIZE = 5  # of the smallest cluster; of 5, 10 and 20 the best on HWU64
+HDBSCAN_SIZE = 5  # rows of the smallest cluster; of 5, 10 and 20 the best on HWU64
 
 
 def read_split(folder: Path, split: str) -> tuple[list[str], list[str]]:

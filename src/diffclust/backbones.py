@@ -128,19 +128,21 @@ class Committee(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], embedding_dim: int) -> None:
         super().__init__()
-        self.networks = nn.ModuleList([Residual(input_shape, embedding_dim) for _ in range(COMMITTEE)])
-        self._start_alike()
+        networks = [Residual(input_shape, embedding_dim) for _ in range(COMMITTEE)]
+        self.networks = nn.ModuleList(networks)
+        self._start_alike(networks)
 
-    def _start_alike(self) -> None:
-        first = self.networks[0].input.weight
+    @staticmethod
+    def _start_alike(networks: list[Residual]) -> None:
         with torch.no_grad():
-            for network in self.networks[1:]:
-                network.input.weight.copy_(first)  # type: ignore[union-attr]
+            for network in networks[1:]:
+                network.input.weight.copy_(networks[0].input.weight)
 
     def start_at(self, rows: Tensor) -> None:
         """:meth:`Residual.start_at` of each."""
-        self.networks[0].start_at(rows)  # type: ignore[operator]
-        self._start_alike()
+        networks = [network for network in self.networks if isinstance(network, Residual)]
+        networks[0].start_at(rows)
+        self._start_alike(networks)
 
     def forward(self, x: Tensor) -> Tensor:
         """The embeddings (n, embedding_dim) of rows; in training those of each network."""
