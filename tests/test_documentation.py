@@ -27,7 +27,7 @@ def slow_if_it_imports_for_seconds(page):
     return pytest.param(page, marks=[pytest.mark.slow] if page.stem in ("bertopic", "text") else [], id=page.stem)
 
 
-@pytest.mark.parametrize("page", map(slow_if_it_imports_for_seconds, RUNNABLE))
+@pytest.mark.parametrize("page", [slow_if_it_imports_for_seconds(page) for page in RUNNABLE])
 def test_the_lines_run(page):
     blocks = code(page)
     assert blocks

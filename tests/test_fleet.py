@@ -69,6 +69,7 @@ def test_each_network_is_trained_as_if_it_were_alone():
         assert module.device.type == "cpu"
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*")  # of JAX, where other tests use it
 def test_workers_change_nothing():
     x, _, ys = make_data()
     configs = [make_config(augment="shift"), make_config(seed=3)]
