@@ -13,7 +13,8 @@ pd = pytest.importorskip("pandas")
 
 from diffclust.runs import fit_run, load_run, place, place_file  # noqa: E402
 from diffclust.tables import read_table  # noqa: E402
-from diffclust.training import TrainingConfig, as_rows  # noqa: E402
+from diffclust.training import TrainingConfig  # noqa: E402
+from diffclust.training.data import as_rows  # noqa: E402
 
 CONFIG = TrainingConfig(n_clusters=3, n_steps=5, batch_size=16, backbone="linear", device="cpu")
 

@@ -38,8 +38,14 @@ ENOUGH = 2**14  # entries of weight matrices from which on the CPU solver beats 
 
 
 def is_faster(settings: Request, arrays: Arrays) -> bool:
-    """Whether to solve noise that has a kernel by a callback, too: on one CPU, unless the problem is small or huge."""
+    """Whether to solve noise that has a kernel by a callback, too: on one CPU, unless the problem is small or huge.
+
+    Inside ``shard_map`` it is not: there the type of an array names the axes over which it varies, and what a callback
+    returns has no such names.
+    """
     similarity, n_draws = arrays.similarity, settings.draws.n_draws
+    if any(getattr(getattr(array, "aval", None), "vma", ()) for array in jax.tree.leaves(arrays)):
+        return False
     one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
     fits = similarity.size * similarity.dtype.itemsize <= MAX_PIECES * PIECE
     return one_cpu and fits and similarity.size * n_draws >= ENOUGH and similarity.dtype in (np.float32, np.float64)
