@@ -44,7 +44,7 @@ def is_faster(settings: Request, arrays: Arrays) -> bool:
     returns has no such names.
     """
     similarity, n_draws = arrays.similarity, settings.draws.n_draws
-    if any(getattr(getattr(array, "aval", None), "vma", ()) for array in jax.tree.leaves(arrays)):
+    if hasattr(jax.sharding, "get_abstract_mesh") and jax.sharding.get_abstract_mesh().manual_axes:  # since JAX 0.6
         return False
     one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
     fits = similarity.size * similarity.dtype.itemsize <= MAX_PIECES * PIECE
