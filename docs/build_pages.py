@@ -236,6 +236,13 @@ def points() -> str:
     )
 
 
+def loss() -> str:
+    """Milliseconds of loss and gradient, and the authors' code beside it."""
+    return table(
+        ["points", "draws", "whose", "ms"], ([r["n"], r["draws"], r["contender"], r["ms"]] for r in read("loss.csv"))
+    )
+
+
 def gpu() -> str:
     """Milliseconds of loss and gradient against points, draws and problems."""
     return table(
@@ -358,13 +365,13 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         functools.partial(ask_means, "ask_warm.csv"),
     ),
     (
-        "ask_pairs.csv", "Questions about pairs: ARI after so many answers",
-        "python benchmarks/ask.py pairs --out results", "ask.md", functools.partial(ask_means, "ask_pairs.csv"),
+        "points.csv", "Trees from points, two CPU cores",
+        "python benchmarks/points.py --points 20000 --dimensions 2 3 4 8 16 64 --repeats 3 "
+        "--peers fastcluster scikit_learn quitefastmst", "README.md", points,
     ),
     (
-        "points.csv", "Trees from points, two CPU cores",
-        "python benchmarks/points.py --points 20000 --dimensions 2 16 64 --repeats 3 "
-        "--peers fastcluster scikit_learn quitefastmst", "README.md", points,
+        "loss.csv", "Loss and gradient on two CPU cores",
+        "python benchmarks/loss.py --reference PATH --points 64 128 --draws 100 --seconds 3", "README.md", loss,
     ),
     (
         "gpu.csv", "Loss and gradient on an NVIDIA H200", "PYTHONPATH=src python benchmarks/gpu.py --seconds 0.2",
