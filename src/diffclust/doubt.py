@@ -7,8 +7,8 @@ how often pairs are contradicted where the other evidence is strong.
 
 One mixture is easily caught in a poor optimum, so there are many, and their mean counts. Some look at the rows, the
 others at leading eigenvectors of a graph of neighbours and must-links, and all start from a clustering of such
-eigenvectors. A second and a third pass know better which must-links to believe and in which directions clusters are
-narrow, so their graphs are better.
+eigenvectors. A second pass knows better which must-links to believe and in which directions clusters are narrow, so its
+graphs are better.
 """
 
 from __future__ import annotations
