@@ -136,7 +136,7 @@ function fillMade() {
   const hidden = cuts.some(({ score }) => score !== null);
   $("calibrated").textContent = calibrated
     ? "It was calibrated on labels that were hidden from a shorter training."
-    : "No labels could be hidden to calibrate it.";
+    : "How sure it is in the mean follows from how far other cuts find the same clusters.";
   $("made").textContent = !cuts.length
     ? `The embedding was cut in one way: ${cut}. No other was compared.`
     : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
