@@ -136,7 +136,7 @@ CUT = (
     "or auto: the one that best recovers labels that were hidden."
 )
 HOLDOUT = "Share of the labels that is held out, to score the result."
-BACKBONE = "The network: linear, mlp, residual, cnn, or your own as package.module:attribute." + _default(
+BACKBONE = "The network: linear, mlp, residual, committee, cnn, or your own as package.module:attribute." + _default(
     "cnn for images, residual for tables"
 )
 SCALING = (
