@@ -137,7 +137,7 @@ CUT = (
 )
 HOLDOUT = "Share of the labels that is held out, to score the result."
 BACKBONE = "The network: linear, mlp, residual, committee, cnn, or your own as package.module:attribute." + _default(
-    "cnn for images, residual for tables"
+    "cnn for images, residual for tables, committee for tables with more than 20 clusters"
 )
 SCALING = (
     "column (different units), global (one unit), unit (rows of length 1), counts (log-normalised), none, or auto: "
