@@ -10,6 +10,7 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances
 import diffclust as dc
 from diffclust.cluster import SpanningForestClustering
 from diffclust.labels import parse_labels
+from diffclust.tables.known import encode_labels
 
 NUMBERS = [3, -1, 7, -1, 3]
 NAMES = ["cat", None, "dog", None, "cat"]
@@ -58,6 +59,12 @@ def test_all_spellings_of_names_are_the_same():
         assert labels.classes.tolist() == ["cat", "dog"]
         assert labels.codes.tolist() == [0, -1, 1, -1, 0]
         assert labels.cluster_names(np.array([-1, 1, 0, -1])).tolist() == ["new 1", "dog", "cat", "new 2"]
+
+
+@pytest.mark.parametrize("word", ["unknown", "Unknown", "NA", "n/a", "?", " ", "null", "NaN"])
+def test_words_for_unknown_are_those_of_tables(word):
+    y = ["b", word, "a", "b"]
+    assert parse_labels(y, 4).codes.tolist() == encode_labels(np.array(y, object))[0].tolist() == [1, -1, 0, 1]
 
 
 def test_new_clusters_do_not_take_the_name_of_a_class():

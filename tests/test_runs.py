@@ -25,6 +25,7 @@ from diffclust.runs.fit import hold_out  # noqa: E402
 from diffclust.runs.folder import FILES, MANIFEST, write_manifest  # noqa: E402
 from diffclust.runs.summary import _headline, _how_to_load, _warnings, reliability  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
+from diffclust.training.loop import choose_device  # noqa: E402
 
 N = 24
 
@@ -420,6 +421,14 @@ def test_no_cuda(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="no CUDA device"):
         fit(tmp_path / "run", config=dataclasses.replace(CONFIG, device="cuda"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_device_by_another_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("gpu") == choose_device("auto") == "cuda"
+    with pytest.raises(ValueError, match="device must be 'auto', 'cpu' or 'cuda', got 'tpu'"):
+        fit(tmp_path / "run", config=dataclasses.replace(CONFIG, device="tpu"))
     assert not (tmp_path / "run").exists()
 
 

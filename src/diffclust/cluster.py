@@ -241,9 +241,9 @@ class SpanningForestClustering(FittedPartition, ClusterMixin, BaseEstimator):
             raise ValueError(f"metric='precomputed' needs a square matrix, got shape {X.shape}.")
         for name in ("n_clusters", "min_cluster_size"):
             if getattr(self, name) != "auto":
-                _check_count(name, getattr(self, name), n, n)
+                _check_count(name, getattr(self, name), n, n, or_else="'auto'")
         if self.reachability is not None:
-            _check_count("reachability", self.reachability, n - 1, n)
+            _check_count("reachability", self.reachability, n - 1, n, or_else="None")
 
     def _joined(self, X: Any) -> NDArray[np.int64]:
         return self.partition_.nearest(self._validate(X, reset=False))
@@ -278,9 +278,9 @@ def warn_of_more_clusters(found: Partition, asked: int | None) -> None:
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
-def _check_count(name: str, value: Any, highest: int, n_samples: int) -> None:
+def _check_count(name: str, value: Any, highest: int, n_samples: int, or_else: str) -> None:
     """In scikit-learn's words, which its checks look for."""
     if not is_integer(value):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
+        raise TypeError(f"{name} must be an integer or {or_else}, got {value!r}.")
     if not 1 <= value <= highest:
         raise ValueError(f"{name}={value} must be from 1 to {highest}, got n_samples={n_samples}.")

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from diffclust.frameworks import framework_of, to_numpy
 
 ADVICE = "Give the classes of some points as integers from 0 or as names, and -1 where unknown."
-UNKNOWN_NAMES = ("", "-1", "nan", "None", "<NA>")  # what NumPy makes of -1, nan and None among names
+# Texts that stand for an unknown label or a missing number, in lower case.
+UNKNOWN_NAMES = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,8 @@ def parse_labels(y: Any, n_points: int) -> ClassLabels:
 
     Args:
         y: (n,) or (n, 1) integers, whole floats, booleans (0 and 1), names, or categories, as a list, array, tensor, or
-            column of a data frame. Unknown is what is negative, NaN, None, pandas.NA, masked or "". Among names, "-1",
-            "nan", "None" and "<NA>" are unknown, too: NumPy writes missing values so.
+            column of a data frame. Unknown is what is negative, NaN, None, pandas.NA or masked, and among names, as
+            in tables, those of ``UNKNOWN_NAMES``: "", "-1", "?", "nan", "NA", "unknown" and the like.
         n_points: n.
 
     Returns:
@@ -84,7 +85,7 @@ def parse_labels(y: Any, n_points: int) -> ClassLabels:
     if values.dtype.kind in "US":
         values = values.astype(str)
     if values.dtype.kind in "OU":
-        known &= ~np.isin(values.astype(str), UNKNOWN_NAMES)
+        known &= [name.strip().lower() not in UNKNOWN_NAMES for name in values.astype(str)]
     else:
         if values.dtype.kind == "f":
             known &= ~np.isnan(values)

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import looks_like_id
-from diffclust.tables.table import UNKNOWN, listed, shortened
+from diffclust.tables.table import listed, shortened
 
 MOST_CATEGORIES = 50  # a text column with more different values is text, not a category
 MISSING = "missing"  # the category of blank cells
 _LIST = re.compile(r"\[[-+0-9.eE,\s]*\d[-+0-9.eE,\s]*\]")
-BLANK = UNKNOWN - {"-1", "none", "unknown"}  # as categories, these three are values like any other
+BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown"}  # as categories, these three are values like any other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,7 +307,7 @@ def _to_numbers(series: Any, kind: str, source: str) -> NDArray[np.float64]:
     missing = _missing(series)
     values = _days(series, missing) if kind == "date" else _parsed(series)
     if kind == "number" and _is_text(series):
-        missing = missing | series.astype(str).str.strip().str.lower().isin(UNKNOWN)
+        missing = missing | series.astype(str).str.strip().str.lower().isin(UNKNOWN_NAMES)
     unfit = np.flatnonzero(~np.isfinite(values) & ~missing.to_numpy(bool))
     if len(unfit):
         what, value = "a date" if kind == "date" else "a finite number", shortened(str(series.iloc[unfit[0]]))

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.answers import parse_answers
+from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables import arrays
 from diffclust.tables.frames import first_line, read_parquet, read_text, separator_of
-from diffclust.tables.table import UNKNOWN, ending, listed, shortened
+from diffclust.tables.table import ending, listed, shortened
 
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
@@ -71,7 +72,7 @@ def _without_header(values: list[str], n_rows: int) -> list[str]:
 def encode_labels(found: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
     """(n,) class numbers, -1 where unknown, and the name of each. Names are sorted, those that are numbers by size."""
     texts = [label_text(value) for value in found]
-    names = sorted({text for text in texts if text.lower() not in UNKNOWN}, key=_order)
+    names = sorted({text for text in texts if text.lower() not in UNKNOWN_NAMES}, key=_order)
     number = {name: position for position, name in enumerate(names)}
     return np.array([number.get(text, -1) for text in texts], np.int64), names
 

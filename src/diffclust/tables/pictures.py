@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import first_line, read_text, separator_of
-from diffclust.tables.table import UNKNOWN, listed, shortened
+from diffclust.tables.table import listed, shortened
 
 FORMATS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-WITHOUT_LABEL = UNKNOWN | {"unlabelled", "unlabeled"}  # names of folders whose pictures have no label
+WITHOUT_LABEL = UNKNOWN_NAMES | {"unlabelled", "unlabeled"}  # names of folders whose pictures have no label
 LARGEST_SIDE, SMALLEST_SIDE = 64, 8
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 

@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Texts that stand for an unknown label or a missing number, in lower case.
-UNKNOWN = frozenset(("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown"))
-
 
 @dataclass(frozen=True, eq=False)
 class Table:

@@ -53,7 +53,7 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
             devices=config.devices,
             num_nodes=config.num_nodes,
             strategy=config.strategy,
-            sync_batchnorm=accelerator in ("cuda", "gpu") and (config.devices, config.num_nodes) != (1, 1),
+            sync_batchnorm=accelerator == "cuda" and (config.devices, config.num_nodes) != (1, 1),
             **options,
         )
     except MisconfigurationException as error:
