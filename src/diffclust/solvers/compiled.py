@@ -67,7 +67,8 @@ def jit(
     """
     if function is None:
         return partial(jit, error_model=error_model, fastmath=fastmath, allocates=allocates)
-    options: Any = {"error_model": error_model, "fastmath": fastmath, "_nrt": allocates}
+    # Nothing calls these functions from C, so the wrapper for that need not be compiled.
+    options: Any = {"error_model": error_model, "fastmath": fastmath, "_nrt": allocates, "no_cfunc_wrapper": True}
     compile_: Any = numba.njit(nogil=True, boundscheck=False, **options)
     compiled = compile_(function)
     try:

@@ -23,9 +23,12 @@ def grow(weights, n, key, parent, cap, lowest, codes, edge_weights, n_edges):
     aside, are without branches and run in vectors: ``cap`` hides the points that are in the tree.
     """
     key, parent, cap = key[:n], parent[:n], cap[:n]
-    key[:] = lowest
-    parent[:] = n
-    cap[:] = ~lowest
+    for i in range(n):  # loops, one an array: Numba takes longer to compile key[:] = lowest, or one loop for all
+        key[i] = lowest
+    for i in range(n):
+        parent[i] = n
+    for i in range(n):
+        cap[i] = ~lowest
     u = np.int32(0)
     for _ in range(n - 1):
         cap[u] = lowest

@@ -97,7 +97,8 @@ def walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_li
 def list_members(leader, members, ends):
     """Sort the points by leader, then by number: ``members[ends[a - 1]:ends[a]]`` are the points of leader a."""
     n = leader.shape[0]
-    ends[:] = 0
+    for a in range(ends.shape[0]):  # a loop: Numba takes longer to compile ends[:] = 0
+        ends[a] = 0
     for i in range(n):
         ends[leader[i]] += 1
     total = 0
@@ -121,7 +122,8 @@ def label_forest(
     key, parent, cap = scratch
     leader, has_label, members, ends, n_inside = walk_scratch
     n_edges = walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_link_first, leader, has_label)
-    n_inside[:] = 0
+    for a in range(n_inside.shape[0]):
+        n_inside[a] = 0
     if must_link_first:
         list_members(closure, members, ends)
     else:
