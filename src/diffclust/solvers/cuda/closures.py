@@ -1,52 +1,66 @@
-"""Closures: what must-links tie together, as one number for each point, out of a relation.
+"""Closures: what must-links tie together, as one number for each point, out of labels or a relation.
 
-Points of one closure have the same number, and nothing is known of points with -1. A number from 0 on stands for a
-*labelled* closure, one that has a cannot-link; a number below -1 for another must-link group. Where any two labelled
-closures must stay apart, as with labels and views, these numbers say all that the relation says.
+The number is the smallest point of the closure, and ``LABELLED`` more if the closure is labelled, or has a cannot-link.
+So two points are in one closure if and only if they have the same number. A relation has the *form of closures* where
+any two labelled closures must stay apart, as with labels and views: then these numbers say all that it says.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.launches import launch
+LABELLED, POINT = tl.constexpr(1 << 14), tl.constexpr((1 << 14) - 1)  # an index has 14 bits
 
 
 @triton.jit
-def _number(relation, closures, n_known, n, BLOCK: tl.constexpr):
-    """The closure of one point, and to how many points it is related, itself included."""
-    i, problem = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    relation += problem * n * n + i.to(tl.int64) * n
+def closure_by_labels(labels, i, n, BLOCK: tl.constexpr):
+    """The closure of point i."""
+    own = tl.load(labels + i)
+    first = n
+    for start in range(0, n, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        other = tl.load(labels + j, mask=j < n, other=-1)
+        first = tl.minimum(first, tl.min(tl.where((j < n) & (other == own), j, n), axis=0))
+    return tl.where(own >= 0, first | LABELLED, i)
+
+
+@triton.jit
+def closure_by_relation(relation, i, n, BLOCK: tl.constexpr):
+    """The closure of point i, and to how many points it is related, itself included."""
+    relation += i.to(tl.int64) * n
     first, n_same, n_different = n, 0, 0
     for start in range(0, n, BLOCK):
         j = start + tl.arange(0, BLOCK)
         known = tl.load(relation + j, mask=j < n, other=-1)
-        same = (known == 1) | (j == i)
+        same = (j < n) & ((known == 1) | (j == i))
         first = tl.minimum(first, tl.min(tl.where(same, j, n), axis=0))
         n_same += tl.sum(same.to(tl.int32), axis=0)
         n_different += tl.sum((known == 0).to(tl.int32), axis=0)
-    closure = tl.where(n_different > 0, first, tl.where(n_same > 1, -2 - first, -1))
-    tl.store(closures + problem * n + i, closure.to(tl.int64))
-    tl.store(n_known + problem * n + i, n_same + n_different)
+    return tl.where(n_different > 0, first | LABELLED, first), n_same + n_different
 
 
 @triton.jit
-def has_closures(closures, n_known, n, BLOCK: tl.constexpr):
-    """Whether the closures of one problem say all: each labelled point is related to all labelled points."""
+def have_form(closures, n_related, n, BLOCK: tl.constexpr):
+    """Whether the relation of one problem has the form of closures."""
     index = tl.arange(0, BLOCK)
-    labelled = tl.load(closures + index, mask=index < n, other=-1) >= 0
-    related = tl.load(n_known + index, mask=index < n, other=0)
+    labelled = tl.load(closures + index, mask=index < n, other=0) >= LABELLED
+    related = tl.load(n_related + index, mask=index < n, other=0)
     n_labelled = tl.sum(labelled.to(tl.int32), axis=0)
     return tl.sum((labelled & (related != n_labelled)).to(tl.int32), axis=0) == 0
 
 
-def number_closures(relation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(problems, n) int64 closures of relation (problems, n, n), and int32 numbers of related points."""
-    n_problems, n, _ = relation.shape
-    closures = relation.new_empty((n_problems, n), dtype=torch.int64)
-    n_known = relation.new_empty((n_problems, n), dtype=torch.int32)
-    block = min(triton.next_power_of_2(n), 1024)
-    _number[(n, n_problems)](relation, closures, n_known, n, BLOCK=block, **launch(1 if n <= 256 else 4))
-    return closures, n_known
+@triton.jit
+def joins_left(closure, k, n, CLAMP: tl.constexpr):
+    """How many joins of closures leave k blocks; with ``CLAMP`` k is first moved into the range of the labels.
+
+    That is from the number of labelled closures, at least 1, to that of all closures, unlabelled points among them.
+    Args: closure (BLOCK,) of each point, from n on ignored.
+    """
+    v = tl.arange(0, closure.shape[0])
+    stands = (v < n) & ((closure & POINT) == v)
+    n_closures = tl.sum(stands.to(tl.int32), axis=0)
+    if CLAMP:
+        n_labelled = tl.sum((stands & (closure >= LABELLED)).to(tl.int32), axis=0)
+        k = tl.minimum(tl.maximum(k, tl.maximum(n_labelled, 1)), n_closures)
+    return n_closures - k, k

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.keys import IN_TREE, TIER_SHIFT, ends_of, weight_of
+from diffclust.solvers.cuda.keys import IN_TREE, ends_of, weight_of
+from diffclust.solvers.cuda.trees import find_roots
 
 
 @triton.jit
@@ -64,20 +65,30 @@ def number_trees(labels, smallest, numbers, root, failed, n):
 
 
 @triton.jit
-def kept_edges(key, rank, n, k):
-    """Which tree edges the forest keeps, whether the draw has a NaN, and whether missing edges cut a labelled group.
+def free_forest(key, rank, n, k):
+    """Which edges of a tree its k-forest keeps, never one of weight -inf, and whether the draw has a NaN.
 
-    Kept are all of tier 2, none of tier 1, and the strongest of tier 0 up to n - k in all; never an edge of weight
-    -inf. A NaN always gets into the tree, so it is found there.
+    A NaN always gets into the tree, so it is found there.
     """
-    exists = key >= 0
-    tier = (key >> TIER_SHIFT).to(tl.int32)
     weight = weight_of(key)
-    missing = weight == float("-inf")
-    in_tier_1 = tl.sum((exists & (tier == 1)).to(tl.int32), axis=0)
-    failed = tl.max((exists & (weight != weight)).to(tl.int32), axis=0) > 0
-    is_cut = tl.max((exists & missing & (tier == 2)).to(tl.int32), axis=0) > 0
-    # Tier 0 starts after tiers 2 and 1, and as many as tier 2 leaves of n - k may stay: tier 2 counts on both sides.
-    strong = (tier == 0) & (rank - in_tier_1 < n - k)
-    kept = exists & ((tier == 2) | strong) & (missing == 0)
-    return tl.where(failed, False, kept), failed, is_cut
+    failed = tl.max(((key >= 0) & (weight != weight)).to(tl.int32), axis=0) > 0
+    kept = (key >= 0) & (rank < n - k) & (weight != float("-inf"))
+    return tl.where(failed, False, kept), failed
+
+
+@triton.jit
+def write_forest(
+    key, kept, position, failed, out, problem, solve, n, counts, edges_out, labels_out, values_out, smallest, numbers,
+    BLOCK: tl.constexpr, JUMPS: tl.constexpr, COUNTS: tl.constexpr, EDGES: tl.constexpr, WITH_LABELS: tl.constexpr,
+):  # fmt: skip
+    """Write what a draw returns. With ``WITH_LABELS`` keys are those of a tree: a new vertex hangs on an old one."""
+    tl.store(values_out + out, value_of(key, kept, failed))
+    if COUNTS:
+        i, j, _ = ends_of(key)
+        add_to_counts(counts + problem * n * n, tl.where(kept, i, -1), j, solve, n)
+    if EDGES:
+        write_edges(edges_out + out * (n - 1) * 2, key, kept, position, tl.sum(kept.to(tl.int32), axis=0), n)
+    if WITH_LABELS:
+        labels_out += out * n
+        root = find_roots(labels_out, key, kept, n, BLOCK, JUMPS)
+        number_trees(labels_out, smallest, numbers, root, failed, n)

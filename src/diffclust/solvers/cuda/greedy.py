@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.closures import has_closures
+from diffclust.solvers.base import Request
+from diffclust.solvers.cuda.closures import have_form
 from diffclust.solvers.cuda.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
-from diffclust.solvers.cuda.keys import ends_of, key_of
-from diffclust.solvers.cuda.philox import draw_words, weight_row
+from diffclust.solvers.cuda.keys import MISSING, ends_of, key_of, weight_of
+from diffclust.solvers.cuda.launches import launch, warps_for
+from diffclust.solvers.cuda.philox import draw_words
+from diffclust.solvers.cuda.ready import Ready
+from diffclust.solvers.cuda.weights import TILE, pitch_of, write_words
+
+SCRATCH_BYTES = 1 << 30  # each draw in flight needs n x n
 
 
 @triton.jit
@@ -44,27 +53,18 @@ def _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_bl
 
 
 @triton.jit
-def _fill_matrix(
-    matrix, similarity, n, scale, k0, k1, draw_low, draw_high,
-    HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
-):  # fmt: skip
+def _fill_matrix(matrix, words, n, pitch, BLOCK: tl.constexpr):
     """Write the keys of all edges, -1 where there is none; return whether there was a NaN."""
-    column = tl.arange(0, HALF)
-    even, odd = 2 * column, 2 * column + 1
-    n_wrong = tl.zeros((HALF,), tl.int32)
+    v = tl.arange(0, BLOCK)
+    n_wrong = tl.zeros((BLOCK,), tl.int32)
     for index in range(n):
         u = tl.cast(index, tl.int32)
-        weight_even, weight_odd = weight_row(
-            similarity, n, u, column, scale, k0, k1, draw_low, draw_high, True, NOISY, GUMBEL
-        )
-        target = matrix + tl.cast(u, tl.int64) * n
+        word = tl.load(words + u * pitch + v, mask=(v < n) & (v != u), other=MISSING)
         # The bit for the new vertex has no use here, and must not tell (u, v) from (v, u).
-        key_even = tl.where((even == u) | (weight_even == float("-inf")), -1, key_of(weight_even, u, even) | 1)
-        key_odd = tl.where((odd == u) | (weight_odd == float("-inf")), -1, key_of(weight_odd, u, odd) | 1)
-        tl.store(target + even, key_even, mask=even < n)
-        tl.store(target + odd, key_odd, mask=odd < n)
-        n_wrong += ((weight_even != weight_even) & (even < n) & (even != u)).to(tl.int32)
-        n_wrong += ((weight_odd != weight_odd) & (odd < n) & (odd != u)).to(tl.int32)
+        key = tl.where(word == MISSING, -1, key_of(word, u, v) | 1)
+        tl.store(matrix + u.to(tl.int64) * n + v, key, mask=v < n)
+        weight = weight_of(key)
+        n_wrong += ((key >= 0) & (weight != weight)).to(tl.int32)
     return tl.sum(n_wrong, axis=0) > 0
 
 
@@ -85,10 +85,9 @@ def _fill_blocks(apart, relation, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def _agglomerate(
-    similarity, n_clusters, relation, seed, first_draw, epsilon, n, draw, problem, out, n_solves_out, counts, edges_out,
-    labels_out, values_out, keys, smallest, numbers, matrix, apart,
-    HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, COUNTS: tl.constexpr,
-    MUST_LINK_FIRST: tl.constexpr, WITH_LABELS: tl.constexpr,
+    words, k, relation, n, pitch, out, solve, counts, edges_out, labels_out, values_out, keys, rows, matrix, apart,
+    BLOCK: tl.constexpr, COUNTS: tl.constexpr, EDGES: tl.constexpr, WITH_LABELS: tl.constexpr,
+    MUST_LINK_FIRST: tl.constexpr,
 ):  # fmt: skip
     """The constrained greedy of ``reference.kruskal`` as agglomeration, for one draw.
 
@@ -97,13 +96,9 @@ def _agglomerate(
     always allowed, joins between blocks while ``open_blocks``. With must-links first, blocks open when no join inside a
     block is left; they close when k blocks are left.
     """
-    t = tl.arange(0, 2 * HALF)
-    k = tl.load(n_clusters + problem).to(tl.int32)
-    k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-    failed = _fill_matrix(
-        matrix, similarity + problem * n * n, n, sign * epsilon, k0, k1, draw_low, draw_high, HALF, NOISY, GUMBEL
-    )
-    block = _fill_blocks(apart, relation + problem * n * n, n, 2 * HALF)
+    t = tl.arange(0, BLOCK)
+    failed = _fill_matrix(matrix, words, n, pitch, BLOCK)
+    block = _fill_blocks(apart, relation, n, BLOCK)
     tl.debug_barrier()
 
     tree = t
@@ -111,8 +106,8 @@ def _agglomerate(
     n_blocks = tl.sum((alive & (block == t)).to(tl.int32), axis=0)
     may_open = n_blocks > k
     open_blocks = may_open & (MUST_LINK_FIRST == 0)
-    nearest = tl.zeros((2 * HALF,), tl.int32)
-    nearest_key = tl.full((2 * HALF,), -1, tl.int64)
+    nearest = tl.zeros((BLOCK,), tl.int32)
+    nearest_key = tl.full((BLOCK,), -1, tl.int64)
     nearest_key, nearest = _refresh(alive, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
     n_edges = 0
     running = failed == 0
@@ -159,9 +154,9 @@ def _agglomerate(
             pending = (alive & (t == r)) | (moved & (welcome == 0))
             if kept != gone:  # a nearest tree in another block may have become forbidden
                 partner = tl.where(alive & (nearest_key >= 0), nearest, 0)
-                tl.store(numbers + t, block, mask=t < n)
+                tl.store(rows + t, block, mask=t < n)
                 tl.debug_barrier()
-                partner_block = tl.load(numbers + partner, mask=alive, other=0)
+                partner_block = tl.load(rows + partner, mask=alive, other=0)
                 tl.debug_barrier()
                 forbidden = tl.load(apart + block.to(tl.int64) * n + partner_block, mask=alive, other=0) != 0
                 pending = pending | (alive & (nearest_key >= 0) & (block != partner_block) & forbidden)
@@ -177,36 +172,78 @@ def _agglomerate(
     is_edge = t < n_edges
     key = tl.load(keys + t, mask=is_edge, other=-1)
     position = rank_of(keys, n_edges, key)
-    write_edges(edges_out + out * (n - 1) * 2, key, is_edge, position, n_edges, n)
     tl.store(values_out + out, value_of(key, is_edge, failed))
     if COUNTS:
         i, j, _ = ends_of(key)
-        add_to_counts(counts + problem * n * n, tl.where(is_edge, i, -1), j, n_solves_out - 1, n)
+        add_to_counts(counts, tl.where(is_edge, i, -1), j, solve, n)
+    if EDGES:
+        write_edges(edges_out + out * (n - 1) * 2, key, is_edge, position, n_edges, n)
     if WITH_LABELS:
-        number_trees(labels_out + out * n, smallest, numbers, tl.where(t < n, tree, 0), failed, n)
+        number_trees(labels_out + out * n, rows, rows + n, tl.where(t < n, tree, 0), failed, n)
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw"])
+@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
 def agglomerate(
-    similarity, n_clusters, relation, closures, n_known, seed, first_draw, epsilon, n, n_problems, n_draws,
-    n_solves_out, counts, edges_out, labels_out, values_out, keys, smallest, numbers, matrices, aparts,
-    HALF: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, COUNTS: tl.constexpr,
-    MUST_LINK_FIRST: tl.constexpr, WITH_LABELS: tl.constexpr,
+    similarity, n_clusters, relation, closures, n_related, seed, first_draw, epsilon,
+    counts, edges_out, labels_out, values_out, words, keys, rows, matrices, aparts, n_problems, n, pitch, n_draws,
+    n_solves,
+    BLOCK: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, SIZE: tl.constexpr,
+    COUNTS: tl.constexpr, EDGES: tl.constexpr, WITH_LABELS: tl.constexpr, MUST_LINK_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """All draws of the problems that closures do not describe; programs take draws in turn."""
-    program = tl.program_id(0)
-    matrix = matrices + program.to(tl.int64) * n * n
-    apart = aparts + program.to(tl.int64) * n * n
-    keys += program.to(tl.int64) * n
-    smallest += program.to(tl.int64) * n
-    numbers += program.to(tl.int64) * n
-    for item in range(program, n_problems * n_draws, tl.num_programs(0)):
+    """All draws of the problems whose relation does not have the form of closures; programs take draws in turn."""
+    program = tl.program_id(0).to(tl.int64)
+    words += program * n * pitch
+    matrix, apart = matrices + program * n * n, aparts + program * n * n
+    keys += program * n
+    rows += program * 2 * n
+    for item in range(tl.program_id(0), n_problems * n_draws, tl.num_programs(0)):
         draw, problem = item % n_draws, tl.cast(item // n_draws, tl.int64)
-        out = (problem * n_solves_out + n_solves_out - 1) * n_draws + draw
-        if has_closures(closures + problem * n, n_known + problem * n, n, 2 * HALF) == 0:
+        if have_form(closures + problem * n, n_related + problem * n, n, BLOCK) == 0:
+            k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
+            write_words(
+                similarity + problem * n * n, words, n, pitch, sign * epsilon, k0, k1, draw_low, draw_high,
+                True, NOISY, GUMBEL, SIZE,
+            )  # fmt: skip
+            if n_clusters.dtype.is_ptr():
+                k = tl.load(n_clusters + problem).to(tl.int32)
+            else:
+                k = n_clusters.to(tl.int32)
             _agglomerate(
-                similarity, n_clusters, relation, seed, first_draw, epsilon, n, draw, problem, out, n_solves_out,
-                counts, edges_out, labels_out, values_out, keys, smallest, numbers, matrix, apart,
-                HALF, NOISY, GUMBEL, ANTITHETIC, COUNTS, MUST_LINK_FIRST, WITH_LABELS,
+                words, k, relation + problem * n * n, n, pitch, (problem * n_solves + n_solves - 1) * n_draws + draw,
+                n_solves - 1, counts + problem * n * n, edges_out, labels_out, values_out, keys, rows, matrix, apart,
+                BLOCK, COUNTS, EDGES, WITH_LABELS, MUST_LINK_FIRST,
             )  # fmt: skip
         tl.debug_barrier()  # before the next draw overwrites the scratch
+
+
+def solve_greedily(
+    ready: Ready,
+    n_clusters: torch.Tensor | int,
+    request: Request,
+    counts: torch.Tensor | None,
+    forests: Sequence[torch.Tensor | None],
+) -> None:
+    """The constrained forests of problems that closures do not describe; only kernels know which these are.
+
+    Args:
+        ready: what was made of the request's relation.
+        counts: to which the edges are added, if they are wanted.
+        forests: edges, labels, values, as in ``find_forests``; None where they are not asked for.
+    """
+    similarity, draws, relation = ready.similarity, request.draws, request.relation.contiguous()
+    n_problems, n, _ = similarity.shape
+    pitch, warps = pitch_of(n), warps_for(n)
+    # 13 bytes a pair: a word, an int64 key and an int8 flag.
+    programs = max(1, min(n_problems * draws.n_draws, SCRATCH_BYTES // (13 * n * n)))
+    integers = {"dtype": torch.int32, "device": similarity.device}
+    edges, labels, values = (similarity if each is None else each for each in forests)
+    agglomerate[(programs,)](
+        similarity, n_clusters, relation, ready.closures, ready.n_related, draws.seed, draws.first,
+        float(draws.epsilon), similarity if counts is None else counts, edges, labels, values,
+        torch.empty((programs, n, pitch), **integers), similarity.new_empty((programs, n), dtype=torch.int64),
+        torch.empty((programs, 2, n), **integers), similarity.new_empty((programs, n, n), dtype=torch.int64),
+        similarity.new_empty((programs, n, n), dtype=torch.int8), n_problems, n, pitch, draws.n_draws,
+        request.n_solves, BLOCK=triton.next_power_of_2(n), NOISY=draws.epsilon != 0, GUMBEL=draws.noise == "gumbel",
+        ANTITHETIC=draws.antithetic, SIZE=TILE, COUNTS=counts is not None, EDGES=request.detail != "mean",
+        WITH_LABELS=request.detail == "forests", MUST_LINK_FIRST=request.must_link_first, **launch(warps),
+    )  # fmt: skip

@@ -12,20 +12,26 @@ _LARGEST_INDEX, _LARGEST_CODE = tl.constexpr((1 << 14) - 1), tl.constexpr((1 << 
 _WEIGHT_SHIFT, TIER_SHIFT = tl.constexpr(29), tl.constexpr(61)
 WITHOUT_TIER = tl.constexpr((1 << 61) - 1)
 IN_TREE = tl.constexpr(-(1 << 63))
+MISSING = tl.constexpr(0x007FFFFF)  # the word of -inf
 
 
 @triton.jit
-def key_of(weight, u, v):
-    """The key, in tier 0, of an edge from u in the tree to a new vertex v."""
+def word_of(weight):
+    """A float32 weight as an integer that, taken as unsigned, has the same order."""
     # Adding zero makes -0.0 equal to 0.0; and the hardware's addition makes every NaN the positive one, which wins.
     bits = (weight + 0.0).to(tl.int32, bitcast=True)
-    ordered = (bits ^ ((bits >> 31) | SIGN_BIT)).to(tl.uint32, bitcast=True)
+    return bits ^ ((bits >> 31) | SIGN_BIT)
+
+
+@triton.jit
+def key_of(word, u, v):
+    """The key, in tier 0, of an edge from u in the tree to a new vertex v."""
     edge = tl.where(
         v > u,
         (2 * _LARGEST_CODE + 1 - 2 * v) - (u << (_INDEX_BITS + 1)),
         (2 * _LARGEST_CODE - (v << (_INDEX_BITS + 1))) - 2 * u,
     )
-    return (ordered.to(tl.int64) << _WEIGHT_SHIFT) | edge.to(tl.int64)
+    return (word.to(tl.uint32, bitcast=True).to(tl.int64) << _WEIGHT_SHIFT) | edge.to(tl.int64)
 
 
 @triton.jit
@@ -43,33 +49,15 @@ def ends_of(key):
 
 
 @triton.jit
-def in_a_closure(label, GROUPS: tl.constexpr):
-    """Whether a point is labelled or, with ``GROUPS``, in a must-link group; see ``closures.py``."""
-    return label != -1 if GROUPS else label >= 0
+def new_vertex_of(key):
+    """The vertex that joins the tree by the edge of a key."""
+    i, j, new_is_j = ends_of(key)
+    return tl.where(new_is_j, j, i)
 
 
 @triton.jit
-def with_tier(key, label_u, label_v, GROUPS: tl.constexpr):
-    """The key in its tier; u is in a closure."""
-    apart = label_v >= 0
-    if GROUPS:
-        apart = apart & (label_u >= 0)
-    tier = tl.where(label_v == label_u, 2, tl.where(apart, 1, 0))
-    return key | (tier.to(tl.int64) << TIER_SHIFT)
-
-
-@triton.jit
-def with_block_tier(key, label_u, label_v, block_u, block_v, GROUPS: tl.constexpr):
-    """The key in tier 2 where the closures are the same, in tier 1 where only the blocks are, in tier 0 if missing."""
-    exists = (block_v == block_u) & (weight_of(key) != float("-inf"))
-    tier = tl.where(exists, tl.where((label_v == label_u) & in_a_closure(label_u, GROUPS), 2, 1), 0)
-    return key | (tier.to(tl.int64) << TIER_SHIFT)
-
-
-@triton.jit
-def updated(key, candidate, is_u):
-    """The better of two keys; that of vertex u, which joins the tree now, is marked."""
-    candidate |= tl.where(is_u, IN_TREE, 0)
+def updated(key, candidate):
+    """The better of two keys. One of a vertex in the tree stays marked."""
     return tl.maximum(key.to(tl.uint64, bitcast=True), candidate.to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)
 
 

@@ -18,6 +18,14 @@ def launch(num_warps: int) -> dict[str, Any]:
     return {"num_warps": num_warps, "num_stages": 1, "enable_fp_fusion": False}
 
 
+def warps_for(n: int) -> int:
+    """Warps of a program that runs Prim on n points."""
+    for warps, largest in ((2, 64), (4, 512), (8, 1024), (16, 4096)):
+        if n <= largest:
+            return warps
+    return 32
+
+
 def device_of(tensor: torch.Tensor) -> Any:
     """A context in which the tensor's device is the current one; entering one takes a while, so only if it is not."""
     if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
@@ -49,7 +57,7 @@ class Launch:
         constants: tuple[Any, ...],
     ) -> None:
         self._kernel, self._programs, self._num_warps = kernel, programs, num_warps
-        self._workspace, self._constants = workspace, constants
+        self.workspace, self._constants = workspace, constants
         self._pointers = [tensor.data_ptr() for tensor in workspace]
         self._compiled: Any = None
 
@@ -68,7 +76,7 @@ class Launch:
             )  # fmt: skip
             return
         compiled = self._kernel[(self._programs,)](
-            *tensors, *numbers, *self._workspace, *self._constants, **launch(self._num_warps)
+            *tensors, *numbers, *self.workspace, *self._constants, **launch(self._num_warps)
         )
         if aligned:
             self._compiled = compiled  # None in the interpreter, which compiles nothing

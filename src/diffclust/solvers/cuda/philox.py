@@ -1,4 +1,4 @@
-"""Noise: the functions of :mod:`diffclust.noise` on vectors of words; and rows of the perturbed similarity."""
+"""Noise: the functions of :mod:`diffclust.noise` on vectors of words."""
 
 from __future__ import annotations
 
@@ -138,70 +138,6 @@ def draw_words(seed, first_draw, position, ANTITHETIC: tl.constexpr):
         sign = tl.where((draw & 1) != 0, -1.0, 1.0)
         draw = draw >> 1
     return key.to(tl.uint32), (key >> 32).to(tl.uint32), draw.to(tl.uint32), (draw >> 32).to(tl.uint32), sign
-
-
-@triton.jit
-def _noise_row(u, column, k0, k1, draw_low, draw_high, GUMBEL: tl.constexpr):
-    """Noise between u and the vertices (2 * column, 2 * column + 1); at u itself it is not defined.
-
-    Word and component follow from the layout of the 2 x 2 blocks. Where u is the smaller end, both vertices take the
-    words of u's row, (2r, 2r + 1) with r = u % 2. Where it is the larger, they take rows 0 and 1, column r. On the
-    diagonal the one pair of the block, (2c, 2c + 1), is word 1 both ways.
-    """
-    r = u & 1
-    block = u >> 1
-    w0, w1, w2, w3 = philox(
-        tl.maximum(column, block).to(tl.uint32), tl.minimum(column, block).to(tl.uint32), draw_low, draw_high, k0, k1
-    )
-    smaller = 2 * column >= u
-    even_in_row_1 = smaller & (r == 1)
-    odd_in_row_0 = smaller & (r == 0)
-    even_0, even_1 = tl.where(even_in_row_1, w2, w0), tl.where(even_in_row_1, w3, w1)
-    odd_0, odd_1 = tl.where(odd_in_row_0, w0, w2), tl.where(odd_in_row_0, w1, w3)
-    even_component, odd_component = tl.where(smaller, 0, r), tl.where(smaller, 1, r)
-    if GUMBEL:
-        even = _gumbel(tl.where(even_component == 0, even_0, even_1))
-        odd = _gumbel(tl.where(odd_component == 0, odd_0, odd_1))
-    else:
-        even = _normal(even_0, even_1, even_component)
-        odd = _normal(odd_0, odd_1, odd_component)
-    return even, odd
-
-
-@triton.jit
-def weight_row(
-    similarity, n, u, column, scale, k0, k1, draw_low, draw_high,
-    SYMMETRIC: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr,
-):  # fmt: skip
-    """``similarity + scale * noise`` between u and (2 * column, 2 * column + 1)."""
-    row = similarity + tl.cast(u, tl.int64) * n
-    even = tl.load(row + 2 * column, mask=2 * column < n, other=0.0)
-    odd = tl.load(row + 2 * column + 1, mask=2 * column + 1 < n, other=0.0)
-    if not SYMMETRIC:
-        even = mean_of_two(even, tl.load(similarity + 2 * column * n + u, mask=2 * column < n, other=0.0))
-        odd = mean_of_two(odd, tl.load(similarity + (2 * column + 1) * n + u, mask=2 * column + 1 < n, other=0.0))
-    if NOISY:
-        even_noise, odd_noise = _noise_row(u, column, k0, k1, draw_low, draw_high, GUMBEL)
-        even += scale * even_noise
-        odd += scale * odd_noise
-    return even, odd
-
-
-@triton.jit
-def weight_pairs(
-    similarity, n, u, v, scale, k0, k1, draw_low, draw_high, NOISY: tl.constexpr, GUMBEL: tl.constexpr
-):  # fmt: skip
-    """``similarity + scale * noise`` between u and the vertices v, any of them; at u itself it is not defined."""
-    weight = tl.load(similarity + tl.cast(u, tl.int64) * n + v)
-    if NOISY:
-        i, j = tl.minimum(u, v), tl.maximum(u, v)
-        w0, w1, w2, w3 = philox((j >> 1).to(tl.uint32), (i >> 1).to(tl.uint32), draw_low, draw_high, k0, k1)
-        first, second = tl.where((i & 1) == 0, w0, w2), tl.where((i & 1) == 0, w1, w3)
-        if GUMBEL:
-            weight += scale * _gumbel(tl.where((j & 1) == 0, first, second))
-        else:
-            weight += scale * _normal(first, second, j & 1)
-    return weight
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Input of any kind made ready for the solver: symmetric, with a number of clusters that the labels allow."""
+"""Input of any kind made ready for the solver: symmetric float32 similarities, closures, and room for counts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import torch
 import triton
 import triton.language as tl
 
+from diffclust.solvers.cuda.closures import closure_by_labels, closure_by_relation
 from diffclust.solvers.cuda.launches import device_of, launch
 from diffclust.solvers.cuda.philox import mean_of_two
 
 
 @triton.jit
-def _symmetrise(similarity, out, counts, n, tile, COUNTS: tl.constexpr, BLOCK: tl.constexpr):
+def _symmetrise(similarity, out, counts, n, tile, COUNTS: tl.constexpr, SIZE: tl.constexpr):
     """A tile of the mean of a matrix and its transpose, as float32, and zeros for the counts."""
-    tiles = tl.cdiv(n, BLOCK)
-    i, j = (tile // tiles) * BLOCK + tl.arange(0, BLOCK), (tile % tiles) * BLOCK + tl.arange(0, BLOCK)
+    tiles = tl.cdiv(n, SIZE)
+    i, j = (tile // tiles) * SIZE + tl.arange(0, SIZE), (tile % tiles) * SIZE + tl.arange(0, SIZE)
     inside = (i[:, None] < n) & (j[None, :] < n)
     here = i[:, None].to(tl.int64) * n + j[None, :]
     there = j[None, :].to(tl.int64) * n + i[:, None]
@@ -25,53 +26,54 @@ def _symmetrise(similarity, out, counts, n, tile, COUNTS: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def clamp(k, labels, n, BLOCK: tl.constexpr):
-    """One problem's k, moved to between its number of groups and its number of groups and unlabelled points."""
-    n_groups, n_known = 0, 0
-    for start in range(0, n, BLOCK):
-        index = start + tl.arange(0, BLOCK)
-        own = tl.load(labels + index, mask=index < n, other=-1)
-        known = (index < n) & (own >= 0)  # if labels are unsigned, -1 is not below 0
-        repeated = tl.zeros((BLOCK,), tl.int32)
-        for other in range(tl.minimum(start + BLOCK, n)):
-            repeated += ((tl.load(labels + other) == own) & (other < index)).to(tl.int32)
-        n_known += tl.sum(known.to(tl.int32), axis=0)
-        n_groups += tl.sum((known & (repeated == 0)).to(tl.int32), axis=0)
-    return tl.minimum(tl.maximum(k, tl.maximum(n_groups, 1)), n - n_known + n_groups)
-
-
-@triton.jit
 def _make_ready(
-    similarity, out, counts, n_clusters, labels, clusters_out, n, n_tiles,
-    COUNTS: tl.constexpr, BLOCK: tl.constexpr, LABEL_BLOCK: tl.constexpr,
+    similarity, out, counts, known, closures, n_related, n, n_tiles,
+    COUNTS: tl.constexpr, LABELS: tl.constexpr, RELATION: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One launch for all: a program for each tile of a problem, and one more for its number of clusters."""
-    tile, problem = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """One launch for all: a program for each tile of a problem, and one for the closure of each point."""
+    program, problem = tl.program_id(0), tl.program_id(1).to(tl.int64)
     start = problem * n * n
-    if tile < n_tiles:
-        _symmetrise(similarity + start, out + start, counts + start, n, tile, COUNTS, BLOCK)
+    if program < n_tiles:
+        _symmetrise(similarity + start, out + start, counts + start, n, program, COUNTS, SIZE)
     else:
-        k = clamp(tl.load(n_clusters + problem), labels + problem * n, n, LABEL_BLOCK)
-        tl.store(clusters_out + problem, k)
+        i = program - n_tiles
+        if RELATION:
+            closure, related = closure_by_relation(known + start, i, n, BLOCK)
+            tl.store(closures + problem * n + i, closure)
+            tl.store(n_related + problem * n + i, related)
+        elif LABELS:
+            tl.store(closures + problem * n + i, closure_by_labels(known + problem * n, i, n, BLOCK))
 
 
-def make_ready(
-    similarity: torch.Tensor, n_clusters: torch.Tensor, labels: torch.Tensor | None, with_counts: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """What :func:`solve` takes: the mean of similarity and its transpose as float32, a feasible k, counts of 0.
+class Ready:
+    """What the kernels read: similarity (problems, n, n), counts of 0, and (problems, n) closures of the points.
 
-    n_clusters (problems,) is moved into the range that labels (problems, n) allow; without labels it stays as it is.
+    Attributes:
+        n_related: to how many points each point is related, itself included; of a relation only.
+        form: "none", "labels" or "relation".
     """
-    n_problems, n, _ = similarity.shape
-    symmetric = similarity.new_empty(similarity.shape, dtype=torch.float32)
-    counts = similarity.new_empty(similarity.shape, dtype=torch.int32) if with_counts else None
-    clusters = n_clusters if labels is None else torch.empty_like(n_clusters)
-    if symmetric.numel():
+
+    def __init__(
+        self,
+        similarity: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        relation: torch.Tensor | None = None,
+        with_counts: bool = False,
+    ) -> None:
+        n_problems, n, _ = similarity.shape
+        known = labels if relation is None else relation
+        self.form = "relation" if relation is not None else "none" if labels is None else "labels"
+        self.similarity = similarity.new_empty(similarity.shape, dtype=torch.float32)
+        self.counts = similarity.new_empty(similarity.shape, dtype=torch.int32) if with_counts else None
+        rows = 0 if known is None else n
+        self.closures, self.n_related = similarity.new_empty((2, n_problems, rows), dtype=torch.int32)
+        if not similarity.numel():
+            return
         n_tiles = triton.cdiv(n, 32) ** 2
         with device_of(similarity):
-            _make_ready[(n_tiles + int(labels is not None), n_problems)](
-                similarity.contiguous(), symmetric, symmetric if counts is None else counts, n_clusters.contiguous(),
-                symmetric if labels is None else labels.contiguous(), clusters, n, n_tiles, COUNTS=with_counts,
-                BLOCK=32, LABEL_BLOCK=min(triton.next_power_of_2(n), 1024), **launch(4),
+            _make_ready[(n_tiles + rows, n_problems)](
+                similarity.contiguous(), self.similarity, self.similarity if self.counts is None else self.counts,
+                self.similarity if known is None else known.contiguous(), self.closures, self.n_related, n, n_tiles,
+                COUNTS=with_counts, LABELS=labels is not None, RELATION=relation is not None, SIZE=32,
+                BLOCK=min(triton.next_power_of_2(n), 1024), **launch(4),
             )  # fmt: skip
-    return symmetric, clusters, counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -11,70 +10,131 @@ import triton
 import triton.language as tl
 
 from diffclust.frameworks import is_captured
-from diffclust.noise import Noise
-from diffclust.solvers.cuda.forests import add_to_counts, value_of
+from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.cuda.blocks import join_closures
+from diffclust.solvers.cuda.closures import LABELLED, POINT, have_form, joins_left
+from diffclust.solvers.cuda.draws import forest_in_blocks, inside_blocks, sorted_tree
+from diffclust.solvers.cuda.forests import add_to_counts, free_forest, value_of
+from diffclust.solvers.cuda.greedy import solve_greedily
 from diffclust.solvers.cuda.keys import ends_of
-from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of
+from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of, warps_for
 from diffclust.solvers.cuda.philox import draw_words
-from diffclust.solvers.cuda.ready import clamp
+from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.sums import mean_of_draws
-from diffclust.solvers.cuda.trees import forest_of_tree, grow_tree, warps_for
+from diffclust.solvers.cuda.weights import TILE, pitch_of, write_words
 
 SMALL = 128  # points up to which everything goes into one launch
+PROGRAMS = 1 << 10  # at most; each takes draws in turn, and its words stay in the cache
 _KEPT = 1 << 24  # bytes up to which a workspace is kept for the next call
+_ROWS = tl.constexpr(3)
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
-def _prim_and_mean(
-    similarity, point_labels, means, adjacency, n_clusters, seed, first_draw, epsilon,
-    ended, counts, values, keys, n, n_draws,
-    HALF: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
-    LABELS: tl.constexpr, WARPS: tl.constexpr,
+@triton.jit
+def _closures(labels, n, BLOCK: tl.constexpr):
+    """The closure of each point, see ``closures.py``."""
+    v = tl.arange(0, BLOCK)
+    own = tl.load(labels + v, mask=v < n, other=-1)
+    first = v
+    for u in range(n):
+        first = tl.minimum(first, tl.where(own == tl.load(labels + u), u, first))
+    return tl.where((v < n) & (own >= 0), first | LABELLED, v)
+
+
+@triton.jit
+def _constrained_forest(
+    words, closures, keys, rows, key, n, pitch, left, FIRST: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr
 ):  # fmt: skip
-    """:func:`prim` on input that was not made ready, and the means over draws by the program that ends last.
-
-    ``ended`` (problems,), how many of a problem's programs have ended, and ``counts`` (problems, n, n) are 0 before
-    and after.
-    """
-    n_solves = 2 if LABELS else 1
-    item = tl.program_id(0)
-    draw = item % n_draws
-    solve = (item // n_draws) % n_solves
-    problem = (item // n_draws // n_solves).to(tl.int64)
-    similarity += problem * n * n
-    point_labels += problem * n
-    keys += item.to(tl.int64) * 2 * n
-    values += problem * n_solves * n_draws
-    k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-    grow_tree(
-        similarity, point_labels, solve == 1, keys, n, sign * epsilon, k0, k1, draw_low, draw_high,
-        False, LABELS, False, False, HALF, NOISY, GUMBEL, WARPS,
-    )  # fmt: skip
-    if n_clusters.dtype.is_ptr():
-        k = tl.load(n_clusters + problem)
+    """The keys of the constrained forest, -1 for those that it does not have; ``key`` are those of the free tree."""
+    v = tl.arange(0, BLOCK)
+    blocks = rows + n
+    closure = tl.load(closures + v, mask=v < n, other=0)
+    block = join_closures(keys, blocks, rows + 2 * n, keys + n, closure, n, left, BLOCK)
+    inside = inside_blocks(key, blocks)
+    n_blocks = tl.sum(((v < n) & ((block & POINT) == v)).to(tl.int32), axis=0)
+    is_whole = tl.sum(inside.to(tl.int32), axis=0) == n - n_blocks
+    if FIRST:
+        key = forest_in_blocks(words, closures, blocks, keys, n, pitch, True, BLOCK, WARPS)
     else:
-        k = n_clusters
-    if LABELS:
-        k = clamp(k, point_labels, n, 2 * HALF)
-    key, _, kept, failed = forest_of_tree(
-        similarity, point_labels, keys, n, k.to(tl.int32), sign * epsilon, k0, k1, draw_low, draw_high,
-        False, LABELS, False, HALF, NOISY, GUMBEL, WARPS,
-    )  # fmt: skip
-    tl.store(values + solve * n_draws + draw, value_of(key, kept, failed))
-    if COUNTS:
-        i, j, _ = ends_of(key)
-        add_to_counts(counts + problem * n * n, tl.where(kept, i, -1), j, solve, n)
-    tl.debug_barrier()
-    if tl.atomic_add(ended + problem, 1, sem="acq_rel") == n_solves * n_draws - 1:
-        tl.store(ended + problem, 0)
-        tl.store(means + problem, mean_of_draws(values, n_draws, LABELS, 128))
-        if COUNTS:
-            for start in range(0, n * n, 2048):
-                pair = problem * n * n + start + tl.arange(0, 2048)
-                inside = pair < (problem + 1) * n * n
-                count = tl.load(counts + pair, mask=inside, other=0, cache_modifier=".cg")
-                tl.store(adjacency + pair, _share(count.to(tl.float32), n_draws), mask=inside)
-                tl.store(counts + pair, 0, mask=inside)
+        if is_whole:
+            key = tl.where(inside, key, -1)
+        else:
+            key = forest_in_blocks(words, closures, blocks, keys, n, pitch, False, BLOCK, WARPS)
+    return key
+
+
+@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters", "n_items"])
+def _solve_and_mean(
+    similarity, known, n_related, means, adjacency, n_clusters, seed, first_draw, epsilon,
+    ended, counts, values, words, keys, rows, n, pitch, n_draws, n_items,
+    BLOCK: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
+    CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr, FIRST: tl.constexpr, CLAMP: tl.constexpr,
+    SIZE: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """All draws on input that was not made ready, and the means over draws by the program that ends last.
+
+    ``known`` are labels or, with ``RELATION``, closures. The constrained forests of problems that closures do not
+    describe are in ``values`` and ``counts`` already. ``ended`` (problems,), how many of a problem's draws have ended,
+    and ``counts`` (problems, n, n) are 0 before, but for these, and after.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    words += program * n * pitch
+    keys += program * 2 * n
+    rows += program * _ROWS * n
+    n_solves = 2 if CONSTRAINED and FREE else 1
+    index = tl.arange(0, BLOCK)
+    for item in range(tl.program_id(0), n_items, tl.num_programs(0)):
+        draw, problem = item % n_draws, tl.cast(item // n_draws, tl.int64)
+        k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
+        write_words(
+            similarity + problem * n * n, words, n, pitch, sign * epsilon, k0, k1, draw_low, draw_high,
+            False, NOISY, GUMBEL, SIZE,
+        )  # fmt: skip
+        if n_clusters.dtype.is_ptr():
+            k = tl.load(n_clusters + problem).to(tl.int32)
+        else:
+            k = n_clusters.to(tl.int32)
+        left = 0
+        is_described = True
+        if CONSTRAINED:
+            if RELATION:
+                closure = tl.load(known + problem * n + index, mask=index < n, other=0)
+                is_described = have_form(known + problem * n, n_related + problem * n, n, BLOCK)
+            else:
+                closure = _closures(known + problem * n, n, BLOCK)
+            left, k = joins_left(closure, k, n, CLAMP)
+            tl.store(rows + index, closure, mask=index < n)
+        key, rank = sorted_tree(words, rows, keys, n, pitch, BLOCK, WARPS)
+        kept, failed = free_forest(key, rank, n, k)
+        own_counts, own_values = counts + problem * n * n, values + problem * n_solves * n_draws + draw
+        if FREE:
+            tl.store(own_values, value_of(key, kept, failed))
+            if COUNTS:
+                _count(own_counts, key, kept, 0, n)
+        if CONSTRAINED:
+            if is_described & (failed == 0):
+                key = _constrained_forest(words, rows, keys, rows, key, n, pitch, left, FIRST, BLOCK, WARPS)
+            kept = (failed == 0) & (key >= 0)
+            if is_described:
+                tl.store(own_values + (n_solves - 1) * n_draws, value_of(key, kept, failed))
+                if COUNTS:
+                    _count(own_counts, key, kept, n_solves - 1, n)
+        tl.debug_barrier()
+        if tl.atomic_add(ended + problem, 1, sem="acq_rel") == n_draws - 1:
+            tl.store(ended + problem, 0)
+            tl.store(means + problem, mean_of_draws(own_values - draw, n_draws, n_solves == 2, 128))
+            if COUNTS:
+                for start in range(0, n * n, 2048):
+                    pair = start + tl.arange(0, 2048)
+                    count = tl.load(own_counts + pair, mask=pair < n * n, other=0, cache_modifier=".cg")
+                    share = _share(count.to(tl.float32), n_draws)
+                    tl.store(adjacency + problem * n * n + pair, share, mask=pair < n * n)
+                    tl.store(own_counts + pair, 0, mask=pair < n * n)
+
+
+@triton.jit
+def _count(counts, key, kept, solve, n):
+    i, j, _ = ends_of(key)
+    add_to_counts(counts, tl.where(kept, i, -1), j, solve, n)
 
 
 @triton.jit
@@ -90,49 +150,55 @@ def _share(count, n_draws):
     return quotient
 
 
-def mean_in_one_launch(
-    similarity: torch.Tensor,
-    n_clusters: torch.Tensor | int,
-    labels: torch.Tensor | None,
-    seed: torch.Tensor | int,
-    first_draw: torch.Tensor | int,
-    n_draws: int,
-    epsilon: float,
-    noise: str | Noise = "normal",
-    antithetic: bool = False,
-    with_adjacency: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Means over draws, of the value (...) and of the adjacency (..., n, n), for up to ``SMALL`` points.
+def fits_one_launch(request: Request) -> bool:
+    """Whether :func:`mean_in_one_launch` answers the request: few points, and means only."""
+    return request.detail == "mean" and request.similarity.shape[-1] <= SMALL
 
-    The numbers of :func:`make_ready`, :func:`solve` with ``free``, and :func:`mean_values`, in one launch.
-    Similarity (..., n, n) of any float type need not be symmetric, n_clusters may be a number, labels are (..., n).
+
+def mean_in_one_launch(request: Request) -> Answer:
+    """The means over draws, for up to ``SMALL`` points: what the launches of ``find_forests`` give, in one.
+
+    A relation takes two more: one for closures, and one for problems that need the greedy.
     """
-    similarity = similarity.contiguous()
-    points = similarity if labels is None else labels.contiguous()
-    if not isinstance(n_clusters, int):
-        n_clusters = n_clusters.contiguous()
-    means = similarity.new_empty(tuple(similarity.shape)[:-2])
-    adjacency = torch.empty_like(similarity) if with_adjacency else None
-    if means.numel():
-        stream = stream_of(similarity)
-        with device_of(similarity):
-            counts, keys = 4 * similarity.numel(), 32 * means.numel() * n_draws * similarity.shape[-1]
-            own = is_captured(similarity) or counts + keys > _KEPT
-            prepare = _prepare if own else _prepare_once
-            launch = prepare(
-                similarity.device, stream, similarity.shape, n_draws,
-                (with_adjacency, epsilon != 0, noise == "gumbel", antithetic, labels is not None),
-                (similarity.dtype, points.dtype, class_of(n_clusters), class_of(seed), class_of(first_draw)),
+    similarity, k, draws = request.similarity.contiguous(), request.n_clusters, request.draws
+    k = k if isinstance(k, int) else k.contiguous()
+    means = similarity.new_empty(similarity.shape[:1])
+    adjacency = torch.empty_like(similarity) if request.adjacency else None
+    if not means.numel():
+        return Answer(means, adjacency)
+    ready = None if request.relation is None else Ready(similarity, relation=request.relation)
+    known = similarity if request.labels is None else request.labels.contiguous()
+    known, n_related = (known, known) if ready is None else (ready.closures, ready.n_related)
+    kind = (
+        request.adjacency, draws.epsilon != 0, draws.noise == "gumbel", draws.antithetic,
+        request.is_constrained, ready is not None, request.free or not request.is_constrained,
+        request.must_link_first, request.labels is not None and request.if_infeasible == "clamp",
+    )  # fmt: skip
+    stream = stream_of(similarity)
+    with device_of(similarity):
+        own = is_captured(similarity) or _workspace_bytes(similarity.shape, draws.n_draws) > _KEPT
+        prepare = _prepare if own else _prepare_once
+        launch = prepare(
+            similarity.device, stream, similarity.shape, draws.n_draws, kind,
+            (similarity.dtype, known.dtype, class_of(k), class_of(draws.seed), class_of(draws.first)),
+        )  # fmt: skip
+        try:
+            if ready is not None:
+                counts, values = launch.workspace[1:3]
+                solve_greedily(ready, k, request, counts if request.adjacency else None, (None, None, values))
+            launch(
+                stream, (similarity, known, n_related, means, means if adjacency is None else adjacency),
+                (k, draws.seed, draws.first, float(draws.epsilon)),
             )  # fmt: skip
-            try:
-                launch(
-                    stream, (similarity, points, means, means if adjacency is None else adjacency),
-                    (n_clusters, seed, first_draw, epsilon),
-                )  # fmt: skip
-            except BaseException:
-                _prepare_once.cache_clear()  # a kernel that stopped halfway may have left counts behind
-                raise
-    return means, adjacency
+        except BaseException:
+            _prepare_once.cache_clear()  # a kernel that stopped halfway may have left counts behind
+            raise
+    return Answer(means, adjacency)
+
+
+def _workspace_bytes(shape: torch.Size, n_draws: int) -> int:
+    n_problems, n, _ = shape
+    return 4 * n_problems * n * n + min(n_problems * n_draws, PROGRAMS) * n * (4 * pitch_of(n) + 28)
 
 
 def _prepare(
@@ -143,15 +209,20 @@ def _prepare(
     The kernel leaves the zeros behind that it needs, so that the next launch can follow. A CUDA graph may be replayed
     on any stream and must have a workspace of its own.
     """
-    *batch_shape, n, _ = shape
-    n_problems, n_solves = math.prod(batch_shape), 2 if kind[-1] else 1
-    items = n_problems * n_solves * n_draws
+    n_problems, n, _ = shape
+    n_items, n_solves = n_problems * n_draws, 2 if kind[4] and kind[6] else 1
+    programs = min(n_items, PROGRAMS)
     start = -(-n_problems // 4) * 4  # kernels expect pointers to multiples of 16 bytes
     zeros = torch.zeros(start + n_problems * n * n, dtype=torch.int32, device=device)
-    values = torch.empty(items, dtype=torch.float32, device=device)
-    keys = torch.empty(items * 2 * n, dtype=torch.int64, device=device)
-    half, warps = triton.next_power_of_2((n + 1) // 2), warps_for(n)
-    return Launch(_prim_and_mean, items, warps, (zeros, zeros[start:], values, keys), (n, n_draws, half, *kind, warps))
+    values = torch.empty(n_items * n_solves, dtype=torch.float32, device=device)
+    words = torch.empty(programs * n * pitch_of(n), dtype=torch.int32, device=device)
+    keys = torch.empty(programs * 2 * n, dtype=torch.int64, device=device)
+    rows = torch.empty(programs * _ROWS.value * n, dtype=torch.int32, device=device)
+    block, warps = triton.next_power_of_2(n), warps_for(n)
+    return Launch(
+        _solve_and_mean, programs, warps, (zeros, zeros[start:], values, words, keys, rows),
+        (n, pitch_of(n), n_draws, n_items, block, *kind, TILE, warps),
+    )  # fmt: skip
 
 
 _prepare_once = functools.lru_cache(maxsize=8)(_prepare)

@@ -1,0 +1,222 @@
+"""A draw: its tree, its free forest, and its blocks with what of their forests the tree already has."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from diffclust.solvers.cuda.blocks import join_closures
+from diffclust.solvers.cuda.closures import POINT, have_form, joins_left
+from diffclust.solvers.cuda.forests import free_forest, rank_of, write_forest
+from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, new_vertex_of, weight_of
+from diffclust.solvers.cuda.trees import fetch, find_roots, grow_tree
+
+# What a draw leaves behind for the next kernel: rows of n int32 numbers, and single numbers.
+BLOCKS, GROUPS, PIECES, UNITS, STARTS, STOPS, FIRSTS, LASTS, MEMBERS, CURSORS, N_ROWS = (
+    tl.constexpr(i) for i in range(11)
+)
+N_UNITS, FAILED, IS_CUT, N_NUMBERS = (tl.constexpr(i) for i in range(4))
+
+
+@triton.jit
+def sorted_tree(
+    words, closures, keys, n, pitch, BLOCK: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """The free tree: its keys in the order in which it grew, and their ranks; ``keys`` are sorted."""
+    if BLOCK <= 256:
+        fetch(words, keys, n, pitch, BLOCK)
+    grow_tree(words, closures, closures, keys, n, pitch, False, False, BLOCK, WARPS)
+    index = tl.arange(0, BLOCK)
+    key = tl.load(keys + index, mask=index < n - 1, other=-1)
+    rank = rank_of(keys, n - 1, key)
+    tl.debug_barrier()
+    tl.store(keys + rank, key, mask=index < n - 1)
+    tl.debug_barrier()
+    return key, rank
+
+
+@triton.jit
+def inside_blocks(key, blocks):
+    """Which edges of the tree are inside a block."""
+    i, j, _ = ends_of(key)
+    exists = (key >= 0) & (weight_of(key) != float("-inf"))
+    return exists & (tl.load(blocks + i, mask=exists, other=0) == tl.load(blocks + j, mask=exists, other=1))
+
+
+@triton.jit
+def _list_units(rows, group, root, n, FIRST: tl.constexpr, BLOCK: tl.constexpr):
+    """List the groups that are still in several pieces, see :func:`solve_draws`; return how many.
+
+    Members are listed unit by unit, in each of them piece by piece, in any order. ``STARTS`` and ``STOPS`` say where
+    the unit of a point is in that list, ``FIRSTS`` and ``LASTS`` where the piece of a root is.
+    """
+    v = tl.arange(0, BLOCK)
+    valid = v < n
+    group = group & POINT
+    n_pieces, sizes, cursors = rows + FIRSTS * n, rows + LASTS * n, rows + CURSORS * n
+    tl.store(n_pieces + v, 0, mask=valid)
+    tl.store(sizes + v, 0, mask=valid)
+    tl.store(cursors + v, 0, mask=valid)
+    tl.store(rows + GROUPS * n + v, group, mask=valid)
+    tl.store(rows + PIECES * n + v, root, mask=valid)
+    tl.debug_barrier()
+    tl.atomic_add(n_pieces + group, 1, mask=valid & (root == v), sem="relaxed", scope="cta")
+    tl.atomic_add(sizes + group, 1, mask=valid, sem="relaxed", scope="cta")
+    tl.debug_barrier()
+    is_unit = valid & (tl.load(n_pieces + v, mask=valid, other=0) > 1)
+    size = tl.where(is_unit, tl.load(sizes + v, mask=valid, other=0), 0)
+    n_units = tl.sum(is_unit.to(tl.int32), axis=0)
+    stop = tl.cumsum(size, axis=0)
+    tl.store(rows + UNITS * n + tl.cumsum(is_unit.to(tl.int32), axis=0) - 1, v, mask=is_unit)
+    tl.store(rows + STARTS * n + v, stop - size, mask=is_unit)
+    tl.store(rows + STOPS * n + v, stop, mask=is_unit)
+    tl.debug_barrier()
+    listed = valid & (tl.load(sizes + group, mask=valid, other=0) > 1)
+    listed = listed & (tl.load(n_pieces + group, mask=valid, other=0) > 1)
+    start = tl.load(rows + STARTS * n + group, mask=listed, other=0)
+    tl.debug_barrier()
+    if not FIRST:  # from here on sizes are those of pieces, and a piece starts behind those that came before it
+        tl.store(sizes + v, 0, mask=valid)
+        tl.debug_barrier()
+        tl.atomic_add(sizes + root, 1, mask=valid, sem="relaxed", scope="cta")
+        tl.debug_barrier()
+        size = tl.load(sizes + v, mask=valid, other=0)
+        tl.debug_barrier()
+        first = start + tl.atomic_add(
+            cursors + group, size, mask=listed & (root == v), sem="relaxed", scope="cta"
+        )  # fmt: skip
+        tl.store(rows + FIRSTS * n + v, first, mask=listed & (root == v))
+        tl.store(rows + LASTS * n + v, first + size, mask=listed & (root == v))
+        tl.store(cursors + v, 0, mask=valid)
+        tl.debug_barrier()
+        start = tl.load(rows + FIRSTS * n + root, mask=listed, other=0)
+        group = root
+    place = start + tl.atomic_add(cursors + group, 1, mask=listed, sem="relaxed", scope="cta")
+    tl.store(rows + MEMBERS * n + place, v, mask=listed)
+    return n_units
+
+
+@triton.jit(do_not_specialize=["first", "n_chunk"])
+def solve_draws(
+    words, n_clusters, closures, n_related, counts, edges_out, labels_out, values_out, keys, rows, numbers,
+    n, pitch, n_draws, n_solves, first, n_chunk,
+    BLOCK: tl.constexpr, JUMPS: tl.constexpr, CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr,
+    FIRST: tl.constexpr, CLAMP: tl.constexpr, COUNTS: tl.constexpr, EDGES: tl.constexpr, WITH_LABELS: tl.constexpr,
+    WARPS: tl.constexpr,
+):  # fmt: skip
+    """The free forest of a draw and, with ``CONSTRAINED``, its blocks, and a list of *units* for ``grow_units``.
+
+    A unit is what still has to be connected: in one pass a block that edges of the free tree leave in several pieces;
+    with ``FIRST``, must-links first, a closure, whose pieces are its points. The edges that are known by then are
+    written to ``keys[n:]``, one at most for each point: in one pass at the new point of an edge of the tree, else at
+    the point of the closure that the edge joined to another one.
+    """
+    item = tl.program_id(0)
+    place, problem = item % n_chunk, (item // n_chunk).to(tl.int64)
+    words += item.to(tl.int64) * n * pitch
+    keys += item.to(tl.int64) * 2 * n
+    rows += item.to(tl.int64) * N_ROWS * n
+    numbers += item * N_NUMBERS
+    closures += problem * n
+    index = tl.arange(0, BLOCK)
+    k = tl.load(n_clusters + problem).to(tl.int32)
+    left = 0
+    if CONSTRAINED:
+        closure = tl.load(closures + index, mask=index < n, other=0)
+        left, k = joins_left(closure, k, n, CLAMP)
+    key, rank = sorted_tree(words, closures, keys, n, pitch, BLOCK, WARPS)
+    kept, failed = free_forest(key, rank, n, k)
+    if FREE:
+        write_forest(
+            key, kept, rank, failed, problem * n_solves * n_draws + first + place, problem, 0, n, counts, edges_out,
+            labels_out, values_out, rows, rows + n, BLOCK, JUMPS, COUNTS, EDGES, WITH_LABELS,
+        )  # fmt: skip
+    if CONSTRAINED:
+        n_units = 0
+        is_described = True
+        if RELATION:
+            is_described = have_form(closures, n_related + problem * n, n, BLOCK)
+        if is_described & (failed == 0):
+            slots = keys + n
+            tl.debug_barrier()
+            tl.store(slots + index, tl.full((BLOCK,), -1, tl.int64), mask=index < n)
+            tl.debug_barrier()
+            block = join_closures(keys, rows + BLOCKS * n, rows + GROUPS * n, slots, closure, n, left, BLOCK)
+            if not WITH_LABELS:
+                if FIRST:
+                    n_units = _list_units(rows, closure, index, n, True, BLOCK)
+                else:
+                    inside = inside_blocks(key, rows + BLOCKS * n)
+                    root = find_roots(rows + PIECES * n, key, inside, n, BLOCK, JUMPS)
+                    tl.store(slots + index, tl.full((BLOCK,), -1, tl.int64), mask=index < n)
+                    tl.debug_barrier()
+                    tl.store(slots + new_vertex_of(key), key, mask=inside)
+                    n_units = _list_units(rows, block, root, n, False, BLOCK)
+        tl.store(numbers + N_UNITS, n_units)
+        tl.store(numbers + FAILED, failed.to(tl.int32))
+        tl.store(numbers + IS_CUT, 0)
+
+
+@triton.jit
+def forest_in_blocks(
+    words, closures, blocks, keys, n, pitch, FIRST: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr
+):  # fmt: skip
+    """The keys of the maximum spanning forest of the pairs inside blocks, -1 for the others; a Prim over all points."""
+    grow_tree(words, closures, blocks, keys, n, pitch, True, FIRST, BLOCK, WARPS)
+    index = tl.arange(0, BLOCK)
+    key = tl.load(keys + index, mask=index < n - 1, other=-1)
+    return tl.where((key >> TIER_SHIFT) > 0, key & WITHOUT_TIER, -1)
+
+
+@triton.jit(noinline=True)
+def _grow_again(
+    words, closures, blocks, keys, n, pitch, FIRST: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr
+):  # fmt: skip
+    """:func:`forest_in_blocks` into ``keys[n:]``. Hardly a draw needs it, so it must not take registers of others."""
+    key = forest_in_blocks(words, closures, blocks, keys, n, pitch, FIRST, BLOCK, WARPS)
+    index = tl.arange(0, BLOCK)
+    tl.debug_barrier()
+    tl.store(keys + n + index, key, mask=index < n)
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["first", "n_chunk"])
+def write_constrained(
+    words, closures, n_related, counts, edges_out, labels_out, values_out, keys, rows, numbers,
+    n, pitch, n_draws, n_solves, first, n_chunk,
+    BLOCK: tl.constexpr, JUMPS: tl.constexpr, RELATION: tl.constexpr, FIRST: tl.constexpr, COUNTS: tl.constexpr,
+    EDGES: tl.constexpr, WITH_LABELS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """The constrained forest of a draw, from ``keys[n:]``, or if labels are asked for or edges missing, from words."""
+    item = tl.program_id(0)
+    place, problem = item % n_chunk, (item // n_chunk).to(tl.int64)
+    closures += problem * n
+    if RELATION:  # noqa: SIM102 - known when compiled, the next one when run
+        if have_form(closures, n_related + problem * n, n, BLOCK) == 0:
+            return
+    words += item.to(tl.int64) * n * pitch
+    keys += item.to(tl.int64) * 2 * n
+    rows += item.to(tl.int64) * N_ROWS * n
+    numbers += item * N_NUMBERS
+    index = tl.arange(0, BLOCK)
+    failed = tl.load(numbers + FAILED) != 0
+    key = tl.full((BLOCK,), -1, tl.int64)
+    if failed == 0:
+        if WITH_LABELS:
+            key = forest_in_blocks(words, closures, rows + BLOCKS * n, keys, n, pitch, FIRST, BLOCK, WARPS)
+        else:
+            if tl.load(numbers + IS_CUT) != 0:
+                _grow_again(words, closures, rows + BLOCKS * n, keys, n, pitch, FIRST, BLOCK, WARPS)
+            key = tl.load(keys + n + index, mask=index < n, other=-1)
+            key = tl.where(weight_of(key) == float("-inf"), -1, key)
+    position = index
+    if EDGES:
+        tl.debug_barrier()
+        tl.store(keys + index, key, mask=index < n)
+        tl.debug_barrier()
+        position = rank_of(keys, n, key)
+    write_forest(
+        key, key >= 0, position, failed, (problem * n_solves + n_solves - 1) * n_draws + first + place, problem,
+        n_solves - 1, n, counts, edges_out, labels_out, values_out, rows, rows + n,
+        BLOCK, JUMPS, COUNTS, EDGES, WITH_LABELS,
+    )  # fmt: skip
