@@ -35,7 +35,8 @@ from diffclust.training.data import (  # noqa: E402
     longest_shift,
     move_images,
 )
-from diffclust.training.module import ForestModule, pair_scores, seed_step  # noqa: E402
+from diffclust.training.module import ForestModule, pair_scores  # noqa: E402
+from diffclust.training.steps import seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 
 
@@ -444,7 +445,7 @@ def test_defaults_of_a_run():
         reachability=None, batch_size="auto", labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
         weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
         monitor="val_loss", patience=None, precision="32-true", device="auto", devices=1, num_nodes=1,
-        strategy="auto", timeout=45.0, seed=0,
+        strategy="auto", capture=True, timeout=45.0, seed=0,
     )  # fmt: skip
 
 
