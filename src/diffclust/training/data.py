@@ -293,7 +293,7 @@ class ForestData(pl.LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Block | tuple[Tensor, Constraints]:
         """Numbers of rows → the rows and what is known about them, on the device; a block stays what it is."""
         name, *others = batch
-        return self.take(name, *others) if name != "block" else tuple(others)  # type: ignore[return-value]
+        return self.take(name, *others) if name != "block" else tuple(others)
 
     def take(self, name: str, rows: Tensor, moves: Tensor | None) -> tuple[Tensor, Constraints]:
         """Rows of a set, moved, and what is known about them."""

@@ -256,7 +256,8 @@ class ForestModule(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         """The loss of a batch, which is recorded; or all steps of a block, after which Lightning has nothing to do."""
         if self._steps is not None:
-            return self._take_block(self._steps, batch)
+            self._take_block(self._steps, batch)
+            return None
         x, known = batch
         loss = self.loss_of_step(self(x), known)
         self.losses[self.global_step] = loss.detach()

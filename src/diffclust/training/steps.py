@@ -9,6 +9,7 @@ graph.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -234,10 +235,9 @@ def watch_host() -> Iterator[list[str]]:
         found.append("a step draws random numbers on the host")
 
 
-def _random_states() -> tuple[Any, ...]:
+def _random_states() -> bytes:
     """Of the global generators of torch on the CPU, Python and NumPy."""
-    name, keys, *others = np.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), name, keys.tolist(), *others  # type: ignore[union-attr]
+    return pickle.dumps((torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()))  # noqa: NPY002
 
 
 def _end_failed_capture(device: torch.device, pool: Any) -> None:
