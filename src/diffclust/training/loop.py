@@ -82,6 +82,9 @@ def fit(
         KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the current step; ``last.ckpt`` was written.
         ConnectionError: another rank ended or cannot be reached.
 
+    On one GPU, steps are replays of a captured step where they can be, and a signal or a progress bar is looked at
+    after up to 100 of them; ``module.not_captured`` says why they were not. See ``TrainingConfig.capture``.
+
     On several ranks (``config.devices``, ``config.num_nodes``) every process calls this with the same arguments and
     gets the module; Lightning starts the processes of a node by running the script again, or torchrun or srun do. The
     first rank writes; ``folder`` must be on a disk that all nodes share. A run may be resumed on another number of
