@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/fit_gpu.py            # about two minutes
 
-The digits and the CNN of `make demo`. Five sections, each with what to expect:
+The digits and the CNN of `make demo`. Six sections, each with what to expect:
 
 1. Agreement: losses of the first steps, and k-means of the embeddings, captured and one by one.
 2. Times in one process after a first call, best of three: fit / fit_many of one network is to be at most 1.2.
@@ -10,6 +10,8 @@ The digits and the CNN of `make demo`. Five sections, each with what to expect:
    with checkpoints, as the command does it, is to take under 3 s with a full cache.
 4. The kernels of a captured step.
 5. A training with the cuDNN benchmark that `fit_many` switches on and `fit` does not.
+6. LeNet steps (`benchmarks/gpu.py --lenet`), with Triton's kernels of the similarity and with torch's. Goals for "our
+   loss": batch 64 at most 1.10, 256 1.15, 1024 1.3.
 """
 
 import argparse
@@ -164,6 +166,17 @@ def cudnn() -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def lenet() -> None:
+    import gpu
+
+    from diffclust.bindings import torch_similarity
+
+    gpu.lenet_table(0.3)
+    print("\nwithout the kernels of bindings/triton_similarity.py:")
+    torch_similarity._kernels_for = lambda embeddings: None
+    gpu.lenet_table(0.3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cold", choices=("one", "many"), help=argparse.SUPPRESS)
@@ -173,7 +186,7 @@ def main() -> None:
         cold(arguments.cold == "many", arguments.folder)
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {dataclasses.asdict(make_config(300))}\n")
-    for number, section in enumerate((agreement, warm_times, cold_starts, kernels, cudnn), 1):
+    for number, section in enumerate((agreement, warm_times, cold_starts, kernels, cudnn, lenet), 1):
         print(f"\n--- {number}. {section.__name__} ({time.perf_counter() - STARTED:.0f} s)", flush=True)
         try:
             section()
