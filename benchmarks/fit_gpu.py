@@ -168,7 +168,6 @@ def cudnn() -> None:
 
 def lenet() -> None:
     import gpu
-
     from diffclust.bindings import torch_similarity
 
     gpu.lenet_table(0.3)

@@ -1,4 +1,4 @@
-"""Gram matrix → standardised similarity, and back, in two kernels each beside the products: for CUDA tensors.
+"""Gram matrix → standardised similarity in two kernels, and its gradient in three and a product: for CUDA tensors.
 
 ``torch_similarity.py`` has the formulas. Sums over all n² entries are float64, so entries of any size can be squared.
 """
