@@ -1,6 +1,7 @@
 """Networks side by side: each as if it were alone; validation, patience, checkpoints."""
 
 import dataclasses
+import re
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
 
+from diffclust import Knowledge  # noqa: E402
 from diffclust.forest import spanning_forest  # noqa: E402
 from diffclust.metrics import connectivity_error  # noqa: E402
 from diffclust.training import TrainingConfig, embed, fit, fit_many, load, save  # noqa: E402
@@ -215,3 +217,101 @@ def test_mistakes(tmp_path):
     (tmp_path / "last.ckpt").write_bytes(b"no")
     with pytest.raises(ValueError, match="is damaged"):
         fit_many([make_config()], x, ys[:1], resume=tmp_path / "last.ckpt")
+
+
+# --------------------------------------------------------------------------------------------- captured steps of a GPU
+
+
+class Waits(torch.nn.Module):
+    """What a network of the user may do: each of these keeps its step from being captured."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        if self.training and self.what == "value":
+            x.sum().item()
+        if self.training and self.what == "random":
+            torch.rand(())
+        if self.training and self.what == "synchronize":  # nothing announces it: the capture fails
+            torch.cuda.synchronize()
+        return x
+
+
+def make_network(what=""):
+    def network(shape):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Dropout(0.2), Waits(what), torch.nn.Linear(16, 4)
+        )
+
+    return network
+
+
+on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("backbone", ["cnn", make_network()])
+def test_a_captured_step_is_the_step(backbone, precision):
+    x, _, ys = make_data()
+    options = {"backbone": backbone, "precision": precision, "noise_start": 0.3, "augment": "shift", "n_steps": 30}
+    captured = fit(make_config(**options), x, ys[0], progress=False)
+    single = fit(make_config(**options, capture=False), x, ys[0], progress=False)
+    assert (captured.not_captured, single.not_captured) == ("", "capture is False")
+    np.testing.assert_allclose(captured.loss_curve[:6], single.loss_curve[:6], rtol=1e-2)  # the fourth one is captured
+    first = [module.final_noise_losses[0]["loss"] for module in (captured, single)]
+    np.testing.assert_allclose(*first, rtol=1e-2)
+    again = fit(make_config(**options), x, ys[0], progress=False)
+    np.testing.assert_allclose(again.loss_curve[:6], captured.loss_curve[:6], rtol=1e-3)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("value", "a step waits for the GPU"),
+        ("random", "a step draws random numbers on the host"),
+        ("synchronize", "the step cannot be captured|a step waits for the GPU"),
+    ],
+)
+def test_what_cannot_be_captured_is_trained_step_by_step(what, reason):
+    x, _, ys = make_data()
+    module = fit(make_config(backbone=make_network(what)), x, ys[0], progress=False)
+    assert re.match(reason, module.not_captured)
+    single = fit(make_config(backbone=make_network(what), capture=False), x, ys[0], progress=False)
+    np.testing.assert_allclose(module.loss_curve[:6], single.loss_curve[:6], rtol=1e-2)
+    # A capture that fails leaves torch as it was.
+    torch.cuda.empty_cache()
+    torch.rand(3, device="cuda")
+    after = fit(make_config(backbone=make_network()), x, ys[0], progress=False)
+    assert after.not_captured == ""
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_run_on_a_gpu_goes_on_on_the_cpu_and_back(tmp_path):
+    x, _, ys = make_data()
+    for number, (first, second) in enumerate([("cuda", "cpu"), ("cpu", "cuda")]):
+        fit(make_config(device=first, n_steps=10), x, ys[0], folder=tmp_path / str(number), progress=False)
+        last = tmp_path / str(number) / "last.ckpt"
+        module = fit(make_config(device=second, n_steps=20), x, ys[0], resume=last, progress=False)
+        assert len(module.loss_curve) == 20
+        assert np.isfinite(module.loss_curve).all()
+        assert module.not_captured == ""
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_groups_that_may_be_together_or_apart_are_trained_step_by_step():
+    x, y, _ = make_data()
+    pairs = [(int(i), int(j)) for i, j in np.random.default_rng(0).integers(0, 160, (200, 2)) if i != j]
+    together, apart = ([pair for pair in pairs if (y[pair[0]] == y[pair[1]]) == same] for same in (True, False))
+    known = Knowledge.join(np.full(160, -1), together, apart)
+    module = fit(make_config(), x, known, progress=False)
+    assert module.not_captured.startswith("a step waits for the GPU")
+    assert np.isfinite(module.loss_curve).all()

@@ -126,7 +126,7 @@ ORDER = """
     nn distributed backbones
     losses perturbed stability
     forest
-    bindings.torch_similarity
+    bindings.torch_similarity bindings.triton_similarity
     similarity
     validation
     bindings

@@ -367,3 +367,54 @@ def test_losses_of_tiny_and_large_embeddings(similarity):
     for loss, gradient in results[1:]:
         assert torch.equal(loss, results[0][0])
         assert torch.equal(gradient, results[0][1])
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# The kernels of a GPU, without one in Triton's interpreter
+
+
+def kernels_of_a_gpu(x, cotangent):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from diffclust.bindings import torch_similarity, triton_similarity
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_similarity, "_kernels_for", lambda embeddings: triton_similarity)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu":
+            patch.setattr(triton_similarity, "PROGRAMS", 2)  # the interpreter runs one after the other
+        x = torch.tensor(x, device=device, requires_grad=True)
+        value = torch_similarity.standardized_distances(x)
+        gradient = torch.autograd.grad(value, x, torch.tensor(cotangent, device=device))[0]
+    return value.detach().cpu().numpy(), gradient.cpu().numpy()
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (7, 300), (33, 4), (129, 5), (2, 3, 20, 4)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_kernels_give_the_similarity_and_its_gradient(shape, dtype, scale):
+    torch = pytest.importorskip("torch")
+    x = (scale * (points(shape, np.float64) + 3)).astype(dtype)
+    cotangent = points((*shape[:-1], shape[-2]), dtype, seed=1)
+    value, gradient = kernels_of_a_gpu(x, cotangent)
+    expected, slopes = value_and_gradient_in_torch(by_hand, x.astype(np.float64), cotangent.astype(np.float64))
+    tolerance = {"rtol": 0, "atol": 2e-5 if dtype == np.float32 else 1e-10}
+    np.testing.assert_allclose(value, expected, **tolerance)
+    np.testing.assert_allclose(
+        gradient * scale, slopes * scale, rtol=0, atol=tolerance["atol"] * (1 + np.abs(slopes * scale).max())
+    )
+    assert torch.tensor(value).dtype == torch.tensor(x).dtype
+
+
+def test_kernels_at_the_ends():
+    """Equal points have a similarity of zeros and no gradient; a NaN is in all of the similarity."""
+    x = np.full((20, 3), 0.3, np.float32)
+    value, gradient = kernels_of_a_gpu(x, points((20, 20), np.float32))
+    assert (value == 0).all()
+    assert (gradient == 0).all()
+    x[4, 1] = np.nan
+    value, gradient = kernels_of_a_gpu(x, points((20, 20), np.float32))
+    assert np.isnan(value).all()
+    assert np.isnan(gradient).all()
+    expanded = kernels_of_a_gpu(points((20, 3), np.float32), np.broadcast_to(np.float32(1), (20, 20)))[1]
+    assert np.abs(expanded).max() < 1e-4  # of the sum of all entries, which is zero

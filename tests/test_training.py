@@ -35,7 +35,8 @@ from diffclust.training.data import (  # noqa: E402
     longest_shift,
     move_images,
 )
-from diffclust.training.module import ForestModule, pair_scores, seed_step  # noqa: E402
+from diffclust.training.module import ForestModule, pair_scores  # noqa: E402
+from diffclust.training.steps import seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 
 
@@ -324,7 +325,7 @@ def test_loss_at_the_final_noise_is_measured_and_changes_nothing(tmp_path, monke
             module.config.k, epsilon=0.8, n_draws=config.n_draws, seed=config.seed
         ).eval()(module(rows), labels)
     assert float(loss) == pytest.approx(module.final_noise_losses[-1]["loss"], rel=1e-5)
-    monkeypatch.setattr(ForestModule, "_measure_at_final_noise", lambda self: None)
+    monkeypatch.setattr(ForestModule, "_measure_at_final_noise", lambda self, step: None)
     assert_same_weights(module, fit(config, x, known, progress=False))
     assert fit(make_config(), x, known, progress=False).final_noise_losses == []  # its noise is the same in all steps
 
@@ -444,7 +445,7 @@ def test_defaults_of_a_run():
         reachability=None, batch_size="auto", labelled_fraction=0.2, least_labels=5, n_steps=300, learning_rate=1e-3,
         weight_decay=0.0, schedule="constant", warmup_steps=0, validation_fraction=0.0, validate_every=100,
         monitor="val_loss", patience=None, precision="32-true", device="auto", devices=1, num_nodes=1,
-        strategy="auto", timeout=45.0, seed=0,
+        strategy="auto", capture=True, timeout=45.0, seed=0,
     )  # fmt: skip
 
 
@@ -835,6 +836,126 @@ def test_progress_bar(capfd):
     x, _, known = make_data()
     fit(make_config(n_steps=4), x, known)
     assert "4/4" in capfd.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------- blocks of steps
+
+
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """A function that trains as on a GPU: many steps at once. There is no graph on the CPU, all else is the same."""
+
+    def train(*arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr("diffclust.training.loop.trains_in_blocks", lambda trainer: True)
+            patch.setattr("diffclust.training.data.LONGEST_BLOCK", 7)
+            patch.setattr("diffclust.training.module.LONGEST_BLOCK", 7)
+            return fit(*arguments, progress=False, **options)
+
+    return train
+
+
+def logged(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = EventAccumulator(str(folder / "log")).Reload()
+    return {name: [(each.step, each.value) for each in log.Scalars(name)] for name in log.Tags()["scalars"]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"validation_fraction": 0.3, "n_steps": 33, "validate_every": 10, "schedule": "cosine", "warmup_steps": 4},
+        {"validation_fraction": 0.3, "n_steps": 60, "learning_rate": 0.05, "patience": 2, "weight_decay": 0.1},
+        {"backbone": "test_training:make_network_with_dropout", "precision": "bf16-mixed", **GROWING},
+        {"backbone": "committee", "validate_every": 50},
+    ],
+)
+def test_steps_in_blocks_are_single_steps(tmp_path, in_blocks, monkeypatch, options):
+    """Bit for bit: weights, what is measured and logged, and checkpoints."""
+    monkeypatch.setattr("diffclust.training.module.LEAST_STEPS", 10)
+    pytest.importorskip("tensorboard")
+    x, _, known = make_data()
+    config = make_config(**options)
+    single = fit(config, x, known, folder=tmp_path / "single", progress=False)
+    block = in_blocks(config, x, known, folder=tmp_path / "block")
+    assert_same_weights(single, block)
+    assert single.validations == block.validations
+    assert single.final_noise_losses == block.final_noise_losses
+    assert logged(tmp_path / "single") == logged(tmp_path / "block")
+    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True) for name in ("single", "block"))
+    torch.testing.assert_close(a["optimizer_states"], b["optimizer_states"], rtol=0, atol=0)
+    for name in ("global_step", "hyper_parameters", "validations", "final_noise_losses"):
+        assert a[name] == b[name]
+    assert a["lr_schedulers"][0]["last_epoch"] == b["lr_schedulers"][0]["last_epoch"] == a["global_step"]
+    pickle.loads(pickle.dumps(block))
+
+
+@pytest.mark.parametrize("first_in_blocks", [False, True])
+def test_a_run_goes_on_in_blocks_or_in_single_steps(tmp_path, in_blocks, first_in_blocks):
+    x, _, known = make_data()
+    options = {**RESUMED, "validation_fraction": 0.3, "validate_every": 8}
+    single = lambda *arguments, **settings: fit(*arguments, progress=False, **settings)  # noqa: E731
+    first, second = (in_blocks, single) if first_in_blocks else (single, in_blocks)
+    first(make_config(**options), x, known, folder=tmp_path)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] in (8, 16)
+    resumed = second(make_config(**options), x, known, resume=tmp_path / "best.ckpt")
+    whole = single(make_config(**options), x, known)
+    assert_same_weights(resumed, whole)
+    assert resumed.validations == whole.validations
+
+
+class InterruptsItself(torch.nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().forward(x)
+
+
+def test_interrupt_ends_training_after_the_block(tmp_path, in_blocks):
+    x, _, known = make_data()
+    with pytest.raises(KeyboardInterrupt):
+        in_blocks(make_config(backbone=InterruptsItself(5, 4)), x, known, folder=tmp_path)
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 15
+
+
+def test_divergence_in_a_block_is_an_error(tmp_path, in_blocks):
+    x, _, known = make_data()
+    with pytest.raises(FloatingPointError, match="is nan after 5 steps"):
+        in_blocks(make_config(learning_rate=1e30, backbone="mlp"), x, known, folder=tmp_path)
+    assert not (tmp_path / "last.ckpt").exists()
+
+
+def test_nothing_on_the_console_in_blocks(capfd, in_blocks):
+    x, _, known = make_data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        in_blocks(make_config(n_steps=3, validation_fraction=0.2), x, known)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "callbacks", "reason"),
+    [
+        ({}, [Callback()], ""),
+        ({}, [WatchGather()], "the callback WatchGather is for every step"),
+        ({"capture": False}, [], "capture is False"),
+        ({"precision": "bf16-true"}, [], "precision is 'bf16-true'"),
+    ],
+)
+def test_why_a_step_is_not_captured(in_blocks, monkeypatch, caplog, changes, callbacks, reason):
+    x, _, known = make_data()
+    blocks = []
+    take = ForestModule._take_block
+    monkeypatch.setattr(ForestModule, "_take_block", lambda *arguments: blocks.append(1) or take(*arguments))
+    with caplog.at_level("INFO", "diffclust.training"):
+        module = in_blocks(make_config(n_steps=2, **changes), x, known, callbacks=callbacks)
+    assert module.not_captured.startswith(reason)
+    assert bool(module.not_captured) == bool(reason) == (not blocks)
+    assert (reason in caplog.text) if reason else not caplog.records
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

@@ -145,6 +145,8 @@ def fit_run(
         trained = time.perf_counter()
         is_first = training.is_first_rank()
         tell = say if is_first else lambda text: None
+        if module.not_captured:
+            tell(f"The GPU took the steps one by one: {module.not_captured}.")
         baseline = None
         if (scored >= 0).any() and (knowledge.labels >= 0).any():
             tell("Training with cross-entropy on the same labels ...")

@@ -29,7 +29,7 @@ SETTINGS, MANIFEST, LOCK, KNOWN = "settings.json", "manifest.json", ".lock", "kn
 # What load_run reads. Runs of older versions have no KNOWN.
 FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json", KNOWN)
 FORMAT = 2  # the version of this layout. Version 1 had no manifest.
-RANK_SETTINGS = ("devices", "num_nodes", "strategy", "timeout")  # settings that a resumed run may change
+RANK_SETTINGS = ("devices", "num_nodes", "strategy", "capture", "timeout")  # settings that a resumed run may change
 
 
 @contextlib.contextmanager

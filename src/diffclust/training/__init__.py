@@ -7,9 +7,9 @@
 Everything random in step t is a pure function of (seed, t): the rows of its batch, dropout, augmentation; the loss
 counts its draws of noise in its state. So a run that was killed and resumed is the run that was not.
 
-``settings.py`` has the settings, ``data.py`` makes batches, ``module.py`` is network and loss, ``loop.py`` trains and
-embeds, ``checkpoints.py`` saves and loads, ``ranks.py`` is about several ranks, ``fleet.py`` trains several networks
-side by side, and ``callbacks.py`` has the progress bar.
+``settings.py`` has the settings, ``data.py`` makes batches, ``module.py`` is network and loss, ``steps.py`` takes many
+steps at once on a GPU, ``loop.py`` trains and embeds, ``checkpoints.py`` saves and loads, ``ranks.py`` is about several
+ranks, ``fleet.py`` trains several networks side by side, and ``callbacks.py`` has the progress bar.
 """
 
 try:

@@ -21,7 +21,10 @@ from diffclust.knowledge import Knowledge
 from diffclust.threads import small_in_one_thread
 from diffclust.training.settings import TrainingConfig
 
+Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of steps, and moves (steps, n, ...) of images
+
 LENDING_ROWS = 20_000  # among which labels are lent, at most
+LONGEST_BLOCK = 100  # steps, after which a signal or a progress bar is looked at
 CHECKED_ROWS = 65_536  # at a time, so that rows in a mapped file need not fit into memory
 
 
@@ -175,6 +178,9 @@ class ForestData(pl.LightningDataModule):
 
     A batch is (rows of x, what is known about them). On several ranks each has its share of the rows, and all know what
     is known about all of them.
+
+    Attributes:
+        in_blocks: whether a batch is a block of steps instead, for :class:`diffclust.training.steps.Steps`.
     """
 
     def __init__(
@@ -186,6 +192,7 @@ class ForestData(pl.LightningDataModule):
         apart: NDArray[np.bool_] | None = None,
     ) -> None:
         super().__init__()
+        self.in_blocks = False
         self.apart = apart
         self.config = config
         known = np.flatnonzero(labels.numpy() >= 0)
@@ -276,9 +283,17 @@ class ForestData(pl.LightningDataModule):
         shape = tuple(self.sets["training"][0].shape)
         return torch.from_numpy(batch_moves(config.seed, step, n_rows, shape, config.augment))
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> tuple[Tensor, Constraints]:
-        """Numbers of rows → the rows and what is known about them, on the device."""
-        return self.take(*batch)
+    def block(self, steps: range) -> Block:
+        """The numbers of the rows of some steps, and how images are moved in them."""
+        rows = torch.stack([self.rows_of_step(step) for step in steps])
+        if self.config.augment is None:
+            return rows, None
+        return rows, torch.stack([self.moves_of_step(step, rows.shape[1]) for step in steps])  # type: ignore[misc]
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Block | tuple[Tensor, Constraints]:
+        """Numbers of rows → the rows and what is known about them, on the device; a block stays what it is."""
+        name, *others = batch
+        return self.take(name, *others) if name != "block" else tuple(others)
 
     def take(self, name: str, rows: Tensor, moves: Tensor | None) -> tuple[Tensor, Constraints]:
         """Rows of a set, moved, and what is known about them."""
@@ -321,7 +336,7 @@ def _relation_of_views(labels: Tensor, views: int) -> Tensor:
 
 
 class _Steps(IterableDataset):
-    """An endless epoch that starts where the trainer stands."""
+    """An endless epoch, step by step or in blocks, that starts where the trainer stands."""
 
     def __init__(self, data: ForestData) -> None:
         self.data = data
@@ -330,6 +345,8 @@ class _Steps(IterableDataset):
         trainer = self.data.trainer
         assert trainer is not None
         step = trainer.global_step
+        while self.data.in_blocks:
+            yield "block", *self.data.block(range(step, step := self._end_of_block(step)))
         while True:
             rows = self.data.rows_of_step(step)
             if len(rows) < (ranks := trainer.world_size):
@@ -338,6 +355,12 @@ class _Steps(IterableDataset):
                 )
             yield "training", rows, self.data.moves_of_step(step, len(rows))
             step += 1
+
+    def _end_of_block(self, step: int) -> int:
+        """A validation or a checkpoint, the last step, or as many steps as a block may have."""
+        config = self.data.config
+        ends = (config.n_steps, step - step % config.validate_every + config.validate_every, step + LONGEST_BLOCK)
+        return min(end for end in ends if end > step)
 
 
 def longest_shift(shape: tuple[int, ...]) -> int:

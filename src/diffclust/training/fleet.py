@@ -2,31 +2,29 @@
 
     modules = fit_many([config_a, config_b], x, [y_a, y_b])
 
-Each network is trained as :func:`diffclust.training.fit` would train it, on the same rows and with the same noise. The
-time between kernels is saved: the row numbers of a few hundred steps are sent to the GPU at once, and a step is one
-graph launch, in which the networks are parallel branches. One network alone gains, too. On the CPU the same code runs
-without a graph. Lightning handles devices, checkpoints and logs; what it takes for a batch is a block of steps that
-ends with a validation.
+Each network is trained as :func:`diffclust.training.fit` would train it, on the same rows and with the same noise.
+``steps.py`` takes the steps of all of them together. Lightning handles devices, checkpoints and logs; what it takes for
+a batch is a block of steps that ends with a validation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
 from diffclust.threads import one_thread
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
-from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
+from diffclust.training.data import Block, ForestData, as_problem, as_rows, as_rows_and_labels
 from diffclust.training.loop import (
     choose_device,
     interruptible,
@@ -34,13 +32,12 @@ from diffclust.training.loop import (
     private_random_state,
     quiet_lightning,
 )
-from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores, seed_step
+from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores
 from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
+from diffclust.training.steps import PRECISIONS, Steps
 
 SHARED = ("validate_every", "precision", "device")  # settings that must be the same for all networks
-PRECISIONS = ("32-true", "bf16-mixed")
-WARM_UP = 3  # steps before a graph is captured: they choose algorithms and make the optimizer's state
 
 
 def fit_many(
@@ -148,19 +145,12 @@ class _Blocks(IterableDataset):
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
-    def __iter__(self) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
+    def __iter__(self) -> Iterator[list[Block]]:
         worker = get_worker_info()
         mine, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         edges = self.fleet.block_edges()
         for start, stop in list(pairwise(edges))[mine::stride]:
-            yield [_block(data, range(start, stop)) for data in self.fleet.data]
-
-
-def _block(data: ForestData, steps: range) -> tuple[Tensor, Tensor | None]:
-    rows = torch.stack([data.rows_of_step(step) for step in steps])
-    if data.config.augment is None:
-        return rows, None
-    return rows, torch.stack([data.moves_of_step(step, rows.shape[1]) for step in steps])  # type: ignore[misc]
+            yield [data.block(range(start, stop)) for data in self.fleet.data]
 
 
 class Fleet(pl.LightningModule):
@@ -182,68 +172,35 @@ class Fleet(pl.LightningModule):
         self.n_steps = max(data.config.n_steps for data in self.data)
         self.done = 0
         self.best: list[dict[str, Any]] = [{"value": None, "state": {}, "waited": 0, "stopped": False} for _ in members]
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._steps: Steps | None = None
 
     # ---------------------------------------------------------------------------------------------------- training
 
     def configure_optimizers(self) -> Any:
         """An optimizer for each network."""
-        on_gpu = self.device.type == "cuda"
-        return [member.make_optimizer(fused=on_gpu, capturable=on_gpu) for member in self.networks]
+        return [member.make_optimizer(fused=self.device.type == "cuda") for member in self.networks]
 
     def on_train_start(self) -> None:
-        """Puts everything that a step reads or writes on the device, at addresses that a graph can use again."""
-        device = self.device
-        self._optimizers = self.trainer.optimizers
-        x = self.data[0].sets["training"][0].to(device)
-        for data in self.data:
-            data.sets["training"] = x, data.sets["training"][1].to(device)
-        self._step = torch.full((1,), self.done, device=device)
-        self._in_block = torch.zeros(1, dtype=torch.int64, device=device)
+        """Prepares the steps."""
+        self._steps = Steps(
+            self.networks, self.data, self.trainer.optimizers, self.done, longest=self.config.validate_every
+        )
 
-        def of_steps(value: Callable[[int], float]) -> Tensor:
-            return torch.tensor([value(step) for step in range(self.n_steps)], device=device)
-
-        configs = [data.config for data in self.data]
-        self._rates = [of_steps(lambda step, c=c: c.learning_rate * c.rate(step)) for c in configs]  # type: ignore[misc]
-        has_scale = [member.loss.noise_scale is not None for member in self.networks]
-        self._scales = [of_steps(c.noise_scale) if has else None for c, has in zip(configs, has_scale, strict=True)]
-        for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = rates[0].clone() if device.type == "cuda" else float(rates[0])
-        self._block: list[tuple[Tensor, Tensor | None]] = []
-        self._until_capture = WARM_UP
-        self._streams = [torch.cuda.Stream() for _ in self.networks] if device.type == "cuda" else []
-
-    def training_step(self, block: list[tuple[Tensor, Tensor | None]], batch_idx: int) -> None:
+    def training_step(self, block: list[Block], batch_idx: int) -> None:
         """A block of steps of all networks, and the validation at its end."""
-        n_steps, before = len(block[0][0]), self._active()
-        self._load(block)
+        assert self._steps is not None
+        trained = self._active()
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-            for _ in range(n_steps):
-                self._advance()
-        self._check_losses(before)
+            self._steps.run(block, trained)
+        self.done = self._steps.done
+        for i in trained:
+            self.networks[i].not_captured = self._steps.not_captured
+            loss = self.networks[i].losses[self.done - 1]
+            check_finite(loss, self.done, self.data[i].config, f"The loss of network {i}")
         if self.data[0].validation_rows:
-            self._validate(before)
-        if self._active() != before:
-            self._graph, self._until_capture = None, WARM_UP
+            self._validate(trained)
         if not self._active():
             self.trainer.should_stop = True
-
-    def _load(self, block: list[tuple[Tensor, Tensor | None]]) -> None:
-        if not self._block:
-            self._block = [
-                (self._make_buffer(rows), None if moves is None else self._make_buffer(moves)) for rows, moves in block
-            ]
-        for (rows, moves), (new_rows, new_moves) in zip(self._block, block, strict=True):
-            rows[: len(new_rows)] = new_rows
-            if moves is not None and new_moves is not None:
-                moves[: len(new_moves)] = new_moves
-        self._in_block.zero_()
-
-    def _make_buffer(self, steps: Tensor) -> Tensor:
-        """Memory for the longest block: the first one may be shorter."""
-        return steps.new_empty((self.config.validate_every, *steps.shape[1:]))
 
     def _active(self) -> list[int]:
         """The networks that have steps to do and that patience has not stopped."""
@@ -255,80 +212,6 @@ class Fleet(pl.LightningModule):
         """The steps at which blocks begin and end, from the current one on: validations, and ends of networks."""
         ends = {data.config.n_steps for data in self.data}
         return sorted({self.done, *ends, *range(0, self.n_steps, self.config.validate_every)} - {*range(self.done)})
-
-    def _advance(self) -> None:
-        """One step of all networks."""
-        if self.device.type != "cuda":
-            for i in self._active():
-                seed_step(self.device, self.data[i].config.seed, self.done)
-                self._step_of(i)
-            self._count_step()
-        elif self._graph is not None:
-            self._graph.replay()
-        elif self._until_capture > 0:
-            self._on_streams()
-            self._until_capture -= 1
-        else:
-            self._graph = self._capture_graph()
-            self._graph.replay()
-        self.done += 1
-
-    def _count_step(self) -> None:
-        self._step += 1
-        self._in_block += 1
-
-    def _capture_graph(self) -> torch.cuda.CUDAGraph:
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._on_streams()
-        return graph
-
-    def _on_streams(self) -> None:
-        """A step of every network, each on its own stream. The current stream waits for all of them."""
-        current, active = torch.cuda.current_stream(), self._active()
-        for i in active:
-            self._streams[i].wait_stream(current)
-            with torch.cuda.stream(self._streams[i]):
-                self._step_of(i)
-        for i in active:
-            current.wait_stream(self._streams[i])
-        self._count_step()
-
-    def _step_of(self, i: int) -> None:
-        """One step of one network. Nothing is read on the host, so that a graph can hold it."""
-        member, optimizer, (rows, moves) = self.networks[i], self._optimizers[i], self._block[i]
-        rows = rows.index_select(0, self._in_block)[0]
-        moves = None if moves is None else moves.index_select(0, self._in_block)[0]
-        x, known = self.data[i].take("training", rows, moves)
-        scales = self._scales[i]
-        if scales is not None:
-            member.loss.noise_scale.copy_(scales.index_select(0, self._step)[0])  # type: ignore[union-attr]
-        with self._precision():
-            embeddings = member(x)
-        loss = member.loss_of_step(embeddings.float(), known)
-        optimizer.zero_grad()
-        loss.backward()
-        self._set_rate(i)
-        optimizer.step()
-        member.losses.index_copy_(0, self._step, loss.detach()[None])
-
-    def _set_rate(self, i: int) -> None:
-        for group in self._optimizers[i].param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(self._rates[i].index_select(0, self._step)[0])
-            else:
-                group["lr"] = self.data[i].config.learning_rate * self.data[i].config.rate(self.done)
-
-    def _precision(self) -> torch.autocast:
-        halved = self.config.precision == "bf16-mixed"
-        # Without a cache: cast weights must not be used after the graph that holds them.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=halved, cache_enabled=False)
-
-    def _check_losses(self, trained: list[int]) -> None:
-        for i in trained:
-            loss = self.networks[i].losses[self.done - 1]
-            check_finite(loss, self.done, self.data[i].config, f"The loss of network {i}")
 
     # -------------------------------------------------------------------------------------------------- validation
 
@@ -361,7 +244,7 @@ class Fleet(pl.LightningModule):
         embeddings = []
         for part in rows.flatten().split(4096):
             x, _ = data.take("validation", part, None)
-            with self._precision():
+            with member.half_precision():
                 embeddings.append(member(x).float())
         points = torch.cat(embeddings).reshape(*rows.shape, -1)
         labels = data.sets["validation"][1][rows]
@@ -386,7 +269,7 @@ class Fleet(pl.LightningModule):
 
     def finish(self) -> list[ForestModule]:
         """The networks on the CPU. Those with patience have their best weights."""
-        self._graph = None
+        self._steps = None
         for best, member in zip(self.best, self.networks, strict=True):
             if member.config.patience is not None:
                 member.load_state_dict(best["state"], strict=False)

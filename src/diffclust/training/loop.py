@@ -31,6 +31,17 @@ from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpo
 from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
 from diffclust.training.module import CrossEntropy, ForestModule, make_module
 from diffclust.training.settings import MONITORS, TrainingConfig
+from diffclust.training.steps import PRECISIONS
+
+LOG = logging.getLogger("diffclust.training")
+OF_EVERY_STEP = (  # hooks of callbacks that Lightning calls between the parts of a step
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
 
 
 def fit(
@@ -70,6 +81,9 @@ def fit(
         ValueError: an argument or a device is wrong, which is found before anything is written.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the current step; ``last.ckpt`` was written.
         ConnectionError: another rank ended or cannot be reached.
+
+    On one GPU, steps are replays of a captured step where they can be, and a signal or a progress bar is looked at
+    after up to 100 of them; ``module.not_captured`` says why they were not. See ``TrainingConfig.capture``.
 
     On several ranks (``config.devices``, ``config.num_nodes``) every process calls this with the same arguments and
     gets the module; Lightning starts the processes of a node by running the script again, or torchrun or srun do. The
@@ -119,6 +133,8 @@ def fit(
             enable_model_summary=False,
             default_root_dir=place,
         )
+        module.not_captured = _why_not_captured(config, trainer, callbacks)
+        data.in_blocks = trains_in_blocks(trainer) and not module.not_captured
         if on_ready is not None:
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
@@ -133,8 +149,31 @@ def fit(
                 raise KeyboardInterrupt
             if config.patience is not None and best[0].best_model_path:  # type: ignore[attr-defined]
                 _load_best(module, trainer, best[0].best_model_path)  # type: ignore[attr-defined]
+    if module.not_captured:
+        LOG.info("Training did not replay a captured step: %s.", module.not_captured)
     module.trainer = None  # so that the module pickles
     return module.cpu().eval()
+
+
+def trains_in_blocks(trainer: pl.Trainer) -> bool:
+    """Whether the device is one on which blocks of steps save time: the CPU does not wait for the host."""
+    return trainer.strategy.root_device.type == "cuda"
+
+
+def _why_not_captured(config: TrainingConfig, trainer: pl.Trainer, callbacks: Sequence[Callback]) -> str:
+    """Why a GPU cannot replay a captured step, as far as that is known before the first one; else ""."""
+    if not trains_in_blocks(trainer):
+        return ""
+    if not config.capture:
+        return "capture is False"
+    if trainer.world_size > 1:
+        return "there are several ranks"
+    if config.precision not in PRECISIONS:
+        return f"precision is {config.precision!r}, not one of {PRECISIONS}"
+    for callback in callbacks:
+        if any(getattr(type(callback), name) is not getattr(Callback, name) for name in OF_EVERY_STEP):
+            return f"the callback {type(callback).__name__} is for every step"
+    return ""
 
 
 def _start_from(module: ForestModule, warm: ForestModule) -> None:

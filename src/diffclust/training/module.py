@@ -16,7 +16,9 @@ from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.metrics import SCORES
+from diffclust.training.data import LONGEST_BLOCK, Block
 from diffclust.training.settings import MONITORS, TrainingConfig
+from diffclust.training.steps import Steps, seed_step
 
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
 CURVE_POINTS = 30  # at most, of the curve at the final noise
@@ -43,15 +45,6 @@ class CrossEntropy(modules._OnEmbeddings):
         return torch.stack([nn.functional.cross_entropy(*each, ignore_index=UNKNOWN) for each in problems]).mean()
 
 
-def seed_step(device: torch.device, seed: int, step: int, rank: int = 0) -> None:
-    """Seeds torch, so that what a network draws in a step, such as dropout, is a function of (seed, step, rank)."""
-    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1
-    # Not torch.manual_seed: it records a stack trace for every kind of device that is missing, which takes 1 ms.
-    torch.default_generator.manual_seed(number)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index].manual_seed(number)
-
-
 def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str = "The loss") -> None:
     """Raises a FloatingPointError for a loss that is NaN or infinite. It waits for the GPU: not for every step."""
     if not torch.isfinite(loss):
@@ -59,6 +52,16 @@ def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str =
             f"{name} is {float(loss.detach())} after {n_steps} steps: training diverged. Lower learning_rate "
             f"({config.learning_rate}) or look for extreme values in x."
         )
+
+
+def count_steps(trainer: pl.Trainer, n: int) -> None:
+    """Counts ``n`` more steps than Lightning does, which takes a block for one. So checkpoints are those of steps."""
+    loop = trainer.fit_loop.epoch_loop
+    loop.batch_progress.increment_by(n, loop.batch_progress.is_last_batch)
+    loop.automatic_optimization.optim_progress.optimizer.step.increment_by(n)
+    loop._batches_that_stepped += n
+    for each in trainer.lr_scheduler_configs:
+        each.scheduler.last_epoch += n
 
 
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,6 +94,8 @@ class ForestModule(pl.LightningModule):
         validations: a dictionary for every validation, with step, val_loss, val_error and val_ari.
         final_noise_losses: where the noise changes from step to step, a dictionary of step and loss for some steps: the
             loss of the first batch, always with the noise of the last step. These losses can be compared.
+        not_captured: why it was trained on a GPU without the replay of a captured step; "" where the step was captured,
+            and on the CPU.
     """
 
     losses: Tensor
@@ -111,6 +116,9 @@ class ForestModule(pl.LightningModule):
         self.register_buffer("losses", torch.full((config.n_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
         self.final_noise_losses: list[dict[str, float]] = []
+        self.not_captured = ""
+        self._steps: Steps | None = None  # that take blocks, if batches are blocks
+        self._first_batch: tuple[Tensor, Constraints] | None = None
 
     def _make_loss(self) -> modules.PartialFenchelYoungLoss | CrossEntropy:
         config = self.config
@@ -175,28 +183,47 @@ class ForestModule(pl.LightningModule):
     def on_fit_end(self) -> None:
         """The trained module stands alone again."""
         self.loss.gather = False
+        self._first_batch = None
+
+    def on_train_start(self) -> None:
+        """Where batches are blocks, prepares their steps."""
+        data, longest = self.trainer.datamodule, min(LONGEST_BLOCK, self.config.validate_every)  # type: ignore[attr-defined]
+        if data.in_blocks:
+            self._steps = Steps([self], [data], self.trainer.optimizers, self.done, longest)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seeds the step and sets its noise."""
-        every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
-        if self.loss.noise_scale is not None and self.global_step % every == 0:
-            self._measure_at_final_noise()  # before the seed of the step, so that the step does not depend on it
+        if self._steps is not None:
+            return
+        self._measure_before(self.global_step)  # before the seed of the step, so that the step does not depend on it
         seed_step(self.device, self.config.seed, self.global_step, self.global_rank)
         if self.loss.noise_scale is not None:
             self.loss.noise_scale.fill_(self.config.noise_scale(self.global_step))
 
     def on_train_end(self) -> None:
-        """Measures the last point of the curve at the final noise."""
+        """Measures the last point of the curve at the final noise, and frees what only steps need."""
         if self.loss.noise_scale is not None and self.global_step == self.n_steps:
-            self._measure_at_final_noise()
+            self._measure_at_final_noise(self.n_steps)
+            self._read_measured()
+        if self._steps is not None:
+            self._steps = None
+            for parameter in self.parameters():
+                parameter.grad = None  # it may be in the memory of the graph
+
+    def _measure_before(self, step: int) -> None:
+        """Measures the loss at the final noise before every so many steps."""
+        every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
+        if self.loss.noise_scale is not None and step % every == 0:
+            self._measure_at_final_noise(step)
 
     @torch.no_grad()
-    def _measure_at_final_noise(self) -> None:
+    def _measure_at_final_noise(self, step: int) -> None:
         """Appends to ``final_noise_losses``. Batch and draws are those of the first step; nothing else changes."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        rows = data.rows_of_step(0)
-        moves = data.moves_of_step(0, len(rows))
-        x, known = data.take("training", rows.to(self.device), None if moves is None else moves.to(self.device))
+        if self._first_batch is None:
+            data = self.trainer.datamodule  # type: ignore[attr-defined]
+            rows, moves = (None if each is None else each[0].to(self.device) for each in data.block(range(1)))
+            self._first_batch = data.take("training", rows, moves)
+        x, known = self._first_batch
         counter, modes = self.loss.get_buffer("noise_counter"), [(each, each.training) for each in self.modules()]
         self.eval()  # the loss then has the final noise and does not move its counter
         self.loss.noise_counter = torch.zeros_like(counter)
@@ -207,7 +234,18 @@ class ForestModule(pl.LightningModule):
             self.loss.noise_counter = counter
             for each, mode in modes:  # not self.train(): a backbone may keep some of its parts in evaluation mode
                 each.training = mode
-        self.final_noise_losses.append({"step": self.global_step, "loss": float(loss)})
+        torch.clear_autocast_cache()  # within a block of steps: the weights move on, and their casts must not stay
+        self.final_noise_losses.append({"step": step, "loss": loss})  # not read yet, which would wait for the GPU
+
+    def _read_measured(self) -> None:
+        for each in self.final_noise_losses:
+            each["loss"] = float(each["loss"])
+
+    def half_precision(self) -> torch.autocast:
+        """A context for the forward pass of a step."""
+        halved = self.config.precision == "bf16-mixed"
+        # Without a cache: cast weights must not be used after the graph that holds them.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=halved, cache_enabled=False)
 
     def loss_of_step(self, embeddings: Tensor, known: Constraints) -> Tensor:
         """The loss of what the network gives in training; of a committee the mean over its networks."""
@@ -215,8 +253,11 @@ class ForestModule(pl.LightningModule):
             return self.loss(embeddings, known)
         return torch.stack([self.loss(each, known) for each in embeddings]).mean()
 
-    def training_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> Tensor:
-        """The loss of a batch, which is recorded."""
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        """The loss of a batch, which is recorded; or all steps of a block, after which Lightning has nothing to do."""
+        if self._steps is not None:
+            self._take_block(self._steps, batch)
+            return None
         x, known = batch
         loss = self.loss_of_step(self(x), known)
         self.losses[self.global_step] = loss.detach()
@@ -224,6 +265,28 @@ class ForestModule(pl.LightningModule):
         if (self.global_step + 1) % self.config.validate_every == 0:
             check_finite(loss, self.global_step + 1, self.config)
         return loss
+
+    def _take_block(self, steps: Steps, block: Block) -> None:
+        first = steps.done
+        steps.run([block], [0], self._measure_before)
+        self.not_captured = steps.not_captured
+        losses = self.losses[first : steps.done].cpu()
+        check_finite(losses[-1], steps.done, self.config)
+        count_steps(self.trainer, steps.done - first - 1)
+        for step, loss in enumerate(losses[:-1].tolist(), first):
+            if (step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+                for logger in self.trainer.loggers:
+                    logger.log_metrics({"loss": loss, "epoch": 0}, step)
+        self.log("loss", losses[-1], prog_bar=True, batch_size=block[0].shape[1])
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None, **options: Any
+    ) -> None:
+        """Lightning calls this for the step of a batch; a block has taken its steps when its closure ends."""
+        if self._steps is not None:
+            optimizer_closure()
+        else:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure, **options)
 
     def validation_step(self, batch: tuple[Tensor, Constraints], batch_idx: int) -> None:
         """Logs loss, clustering error and ARI of a batch."""
@@ -254,6 +317,7 @@ class ForestModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what was measured."""
+        self._read_measured()
         checkpoint["validations"] = self.validations
         checkpoint["final_noise_losses"] = self.final_noise_losses
 

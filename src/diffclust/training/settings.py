@@ -94,6 +94,8 @@ class TrainingConfig:
             rounding and dropout.
         strategy: "auto" is "ddp" on several ranks; "ddp_find_unused_parameters_true" is for a backbone that does not
             use all of its parameters in every step.
+        capture: on one GPU, steps are replays of one captured step (a CUDA graph), wherever they can be. A network
+            whose Python does something else from step to step, such as counting them, needs False.
         timeout: seconds that a rank waits for the others in a step before it gives them up.
         seed: of everything random, an integer from 0 to 2**64 - 1.
     """
@@ -130,6 +132,7 @@ class TrainingConfig:
     devices: Any = 1
     num_nodes: int = 1
     strategy: str = "auto"
+    capture: bool = True
     timeout: float = 45.0
     seed: int = 0
 
