@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from diffclust import noise as definition  # noqa: E402
 from diffclust.noise import Draws  # noqa: E402
 from diffclust.solvers import Request, cpu, cuda  # noqa: E402
-from diffclust.solvers.cuda import launches, small  # noqa: E402
+from diffclust.solvers.cuda import greedy, launches, small  # noqa: E402
 from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
 from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
 from solving import request  # noqa: E402
@@ -35,6 +35,13 @@ def solve(similarity, n_clusters, *, seed=3, first_draw=0, **options):
     stream = {"seed": on_device(seed), "first_draw": on_device(first_draw)}
     forests = cuda.solve(request(on_device(similarity), on_device(n_clusters), **stream, **arrays))
     return [part.cpu().numpy() for part in (forests.edges, forests.labels, forests.values)]
+
+
+def means(similarity, n_clusters, *, detail="mean", adjacency=True, **options):
+    """Means over draws; k is moved into the range of the labels."""
+    asked = request(similarity, n_clusters, detail=detail, adjacency=adjacency, if_infeasible="clamp", **options)
+    answer = cuda.solve(asked)
+    return answer.mean, answer.adjacency
 
 
 def check(similarity, n_clusters, **options):
@@ -165,7 +172,7 @@ def test_groups_cut_by_missing_edges(rng, n, missing):
     similarity[gone | gone.swapaxes(1, 2)] = -np.inf
     options = {"labels": labels, "epsilon": 0.3, "n_draws": 10 if ON_GPU else 1}
     check(similarity, np.full(n_problems, k), **options)
-    if n <= cuda.SMALL:
+    if n <= small.SMALL:
         given, groups = on_device(similarity), on_device(labels)
         draws = Draws(3, 0, options["n_draws"], 0.3)
         asked = Request(given, k, groups, draws=draws, if_infeasible="clamp", adjacency=True, detail="forests")
@@ -230,8 +237,18 @@ def test_general_constraints(rng, n, must_link_first, cannot_link):
 
 
 def test_draws_take_turns_where_scratch_is_short(rng, monkeypatch):
-    monkeypatch.setattr(cuda, "SCRATCH_BYTES", 9 * 6 * 6 * 2)
+    monkeypatch.setattr(greedy, "SCRATCH_BYTES", 13 * 6 * 6 * 2)
     check(symmetric(rng, 5, 6), np.arange(1, 6), relation=some_relation(rng, 5, 6), free=False)
+
+
+@pytest.mark.parametrize("must_link_first", [True, False])
+def test_draws_take_turns_where_their_words_do_not_fit(rng, monkeypatch, must_link_first):
+    similarity, labels = symmetric(rng, 2, 6), some_labels(rng, 2, 6)
+    options = {"labels": labels, "must_link_first": must_link_first, "epsilon": 0.4, "first_draw": 3}
+    whole = solve(similarity, np.array([2, 3]), n_draws=5, **options)
+    monkeypatch.setattr(cuda, "words_bytes", lambda _: 4 * 2 * 6 * 16 * 2)  # two draws of both problems
+    for mine, expected in zip(solve(similarity, np.array([2, 3]), n_draws=5, **options), whole, strict=True):
+        np.testing.assert_array_equal(mine, expected)
 
 
 def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
@@ -294,25 +311,42 @@ def test_one_launch_gives_what_three_do(rng, n, constrained, options):
         asked = request(given, k, labels=labels, if_infeasible="clamp", adjacency=True, **draws)
         expected = cuda.solve(asked)
         for _ in range(1 + ON_GPU):  # the second time by the kernel that is known
-            mean, found = cuda.mean_in_one_launch(given, k, labels, **draws)
+            mean, found = means(given, k, labels=labels, **draws)
             np.testing.assert_array_equal(mean.cpu(), expected.mean.cpu())
             np.testing.assert_array_equal(found.float().cpu(), expected.adjacency.float().cpu())
-        own_k, own_labels = k if isinstance(k, int) else k[1:], None if labels is None else labels[1]
-        mean, found = cuda.mean_in_one_launch(given[1], own_k, own_labels, with_adjacency=False, **draws)
+        own_k, own_labels = k if isinstance(k, int) else k[1:], None if labels is None else labels[1:]
+        mean, found = means(given[1:], own_k, labels=own_labels, adjacency=False, **draws)
         assert found is None
         assert mean.item() == expected.mean[1].item()
 
 
-TWO_DRAWS = {"labels": None, "seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
+@pytest.mark.parametrize("n", [6, *([64, 128] if ON_GPU else [])])
+@pytest.mark.parametrize("must_link_first", [False, True])
+@pytest.mark.parametrize("free", [False, True])
+def test_one_launch_of_a_relation(rng, n, must_link_first, free):
+    """Of problems with closures and of one that needs the greedy, in one batch."""
+    relation = some_views(rng, 3, n)
+    relation[1] = some_relation(rng, 1, n)[0]
+    given, draws = on_device(symmetric(rng, 3, n)), {"n_draws": 10 if ON_GPU else 2, "epsilon": 0.4, "seed": 2}
+    options = {"relation": on_device(relation), "must_link_first": must_link_first, "free": free, **draws}
+    for k in (n // 2, on_device(np.array([n // 2, n, 1]))):
+        expected = cuda.solve(request(given, k, adjacency=True, **options))
+        for _ in range(2):
+            mean, found = means(given, k, **options)
+            np.testing.assert_array_equal(mean.cpu(), expected.mean.cpu())
+            np.testing.assert_array_equal(found.cpu(), expected.adjacency.cpu())
+
+
+TWO_DRAWS = {"seed": 0, "first_draw": 0, "n_draws": 2, "epsilon": 0.1}
 
 
 def test_one_launch_with_a_nan_and_with_nothing(rng):
     given = symmetric(rng, 3, 6)
     given[1, 2, 4] = np.nan  # on one side of the diagonal
-    mean, adjacency = cuda.mean_in_one_launch(on_device(given), 2, **TWO_DRAWS)
+    mean, adjacency = means(on_device(given), 2, **TWO_DRAWS)
     assert mean.isnan().tolist() == [False, True, False]
     assert not adjacency[1].any()
-    mean, adjacency = cuda.mean_in_one_launch(on_device(given[:0]), 2, **TWO_DRAWS)
+    mean, adjacency = means(on_device(given[:0]), 2, **TWO_DRAWS)
     assert mean.shape == (0,)
     assert adjacency.shape == (0, 6, 6)
 
@@ -322,10 +356,9 @@ def test_one_number_of_clusters_for_all_problems(rng):
     given, labels = on_device(symmetric(rng, 3, 6)), on_device(some_labels(rng, 3, 6))
     draws = {"seed": 0, "first_draw": 0, "n_draws": 1, "epsilon": 0.1}
     repeated = torch.full((), 4, device=DEVICE).expand(3)
-    expected = cuda.make_ready(given, torch.full((3,), 4, device=DEVICE), labels)[1]
-    np.testing.assert_array_equal(cuda.make_ready(given, repeated, labels)[1].cpu(), expected.cpu())
-    found, right = (cuda.mean_in_one_launch(given, k, labels, **draws)[0] for k in (repeated, 4))
-    np.testing.assert_array_equal(found.cpu(), right.cpu())
+    for detail in ("mean", "forests"):
+        found, right = (means(given, k, labels=labels, detail=detail, **draws)[0] for k in (repeated, 4))
+        np.testing.assert_array_equal(found.cpu(), right.cpu())
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
@@ -335,10 +368,11 @@ def test_labels_of_any_integer_type(rng, dtype):
     given = on_device(symmetric(rng, 2, 6))
     draws = {"seed": 0, "first_draw": 0, "n_draws": 1, "epsilon": 0.1}
     clusters = torch.tensor([3, 1], device=DEVICE)
-    found, expected = (cuda.make_ready(given, clusters, each)[1] for each in (labels, labels.long()))
-    np.testing.assert_array_equal(found.cpu(), expected.cpu())
-    found, expected = (cuda.mean_in_one_launch(given, 3, each, **draws)[0] for each in (labels, labels.long()))
-    np.testing.assert_array_equal(found.cpu(), expected.cpu())
+    for detail in ("mean", "forests"):
+        found, expected = (
+            means(given, clusters, labels=each, detail=detail, **draws)[0] for each in (labels, labels.long())
+        )
+        np.testing.assert_array_equal(found.cpu(), expected.cpu())
 
 
 @pytest.mark.parametrize(("n_problems", "n_draws"), [(1, 9), (9, 1)])
@@ -347,7 +381,7 @@ def test_a_workspace_is_kept_only_if_it_is_small(rng, monkeypatch, n_problems, n
     for limit, kept in ((1 << 20, 1), (500, 0)):
         monkeypatch.setattr(small, "_KEPT", limit)
         small._prepare_once.cache_clear()
-        cuda.mean_in_one_launch(on_device(symmetric(rng, n_problems, 4)), 2, **{**TWO_DRAWS, "n_draws": n_draws})
+        means(on_device(symmetric(rng, n_problems, 4)), 2, **{**TWO_DRAWS, "n_draws": n_draws})
         assert small._prepare_once.cache_info().currsize == kept
 
 
@@ -359,10 +393,10 @@ def test_the_workspace_of_one_launch_is_left_as_it_was(rng):
     alone = []
     for given in inputs:
         small._prepare_once.cache_clear()
-        alone.append(cuda.mean_in_one_launch(given, 2, **TWO_DRAWS))
+        alone.append(means(given, 2, **TWO_DRAWS))
     for _ in range(2):
         for given, expected in zip(inputs, alone, strict=True):
-            for mine, theirs in zip(cuda.mean_in_one_launch(given, 2, **TWO_DRAWS), expected, strict=True):
+            for mine, theirs in zip(means(given, 2, **TWO_DRAWS), expected, strict=True):
                 np.testing.assert_array_equal(mine.cpu(), theirs.cpu())
 
 
@@ -371,26 +405,26 @@ def test_a_launch_that_fails_leaves_no_workspace_behind(rng, monkeypatch):
         raise KeyboardInterrupt
 
     given = on_device(symmetric(rng, 1, 6))
-    before, _ = cuda.mean_in_one_launch(given, 2, **TWO_DRAWS)
+    before, _ = means(given, 2, **TWO_DRAWS)
     with monkeypatch.context() as patched:
         patched.setattr(launches.Launch, "__call__", fail)
         with pytest.raises(KeyboardInterrupt):
-            cuda.mean_in_one_launch(given, 2, **TWO_DRAWS)
+            means(given, 2, **TWO_DRAWS)
     assert small._prepare_once.cache_info().currsize == 0
-    assert cuda.mean_in_one_launch(given, 2, **TWO_DRAWS)[0].item() == before.item()
+    assert means(given, 2, **TWO_DRAWS)[0].item() == before.item()
 
 
 @pytest.mark.gpu  # in the interpreter there are no streams
 def test_each_stream_has_a_workspace_of_its_own(rng):
     draws = {**TWO_DRAWS, "n_draws": 500}
     given = on_device(symmetric(rng, 4, 64))
-    expected = cuda.mean_in_one_launch(given, 2, **draws)
+    expected = means(given, 2, **draws)
     streams, found = [torch.cuda.Stream() for _ in range(3)], []
     torch.cuda.synchronize()
     for _ in range(20):
         for stream in streams:
             with torch.cuda.stream(stream):
-                found.append(cuda.mean_in_one_launch(given, 2, **draws))
+                found.append(means(given, 2, **draws))
     torch.cuda.synchronize()
     assert small._prepare_once.cache_info().currsize >= 4
     for mine in found:

@@ -144,8 +144,8 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
             if ready.form == "none":
                 continue
             if not with_labels:
-                narrow = min(max(32, block // 8), 1024)
-                few = min(narrow // 32, 16)
+                narrow = min(max(32, block // 4), 1024)
+                few = max(1, narrow // 128)
                 grow_units[(PARTS, items)](
                     words, keys, rows, numbers, n, pitch, n_chunk, FIRST=request.must_link_first, BLOCK=block,
                     NARROW=narrow, N_PARTS=PARTS, WARPS=few, **launch(few),

@@ -16,8 +16,8 @@ _ID_BITS = tl.constexpr(15)
 def join_closures(ordered, blocks, renamed, joins, closure, n, left, BLOCK: tl.constexpr):
     """The block of each point, as the number of one of its closures. ``left`` is how many joins are left.
 
-    Sixteen or more edges out of ``ordered`` wait for nothing but the blocks of their ends, so these are looked up for
-    ``LANES`` edges at a time. Then one edge after the other is taken or refused, and takes effect on those after it.
+    The blocks of the ends are looked up for ``LANES`` edges at a time. Then one edge after the other is taken or
+    refused, and takes effect on those after it.
 
     Args:
         ordered: the keys of the tree, decreasing.
@@ -43,7 +43,9 @@ def join_closures(ordered, blocks, renamed, joins, closure, n, left, BLOCK: tl.c
         welcome = (a != b) & ((a & b & LABELLED) == 0)
         if tl.max(welcome.to(tl.int32), axis=0) > 0:
             gone, into = tl.full((LANES,), -1, tl.int32), tl.full((LANES,), -2, tl.int32)
-            for t in range(LANES):
+            first = tl.min(tl.where(welcome, lane, LANES), axis=0)
+            last = tl.max(tl.where(welcome, lane, 0), axis=0)
+            for t in range(first, last + 1):
                 both = tl.max(tl.where(welcome & (lane == t), (a << _ID_BITS) | b, 0), axis=0)
                 one, other = both >> _ID_BITS, both & (LABELLED | POINT)
                 join = (one != other) & ((one & other & LABELLED) == 0) & (left > 0)

@@ -9,12 +9,10 @@ from diffclust.solvers.cuda.blocks import join_closures
 from diffclust.solvers.cuda.closures import POINT, have_form, joins_left
 from diffclust.solvers.cuda.forests import free_forest, rank_of, write_forest
 from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, new_vertex_of, weight_of
-from diffclust.solvers.cuda.trees import fetch, find_roots, grow_tree
+from diffclust.solvers.cuda.trees import fetch, grow_tree
 
 # What a draw leaves behind for the next kernel: rows of n int32 numbers, and single numbers.
-BLOCKS, GROUPS, PIECES, UNITS, STARTS, STOPS, FIRSTS, LASTS, MEMBERS, CURSORS, N_ROWS = (
-    tl.constexpr(i) for i in range(11)
-)
+BLOCKS, GROUPS, SIZES, UNITS, STARTS, CURSORS, MEMBERS, N_ROWS = (tl.constexpr(i) for i in range(8))
 N_UNITS, FAILED, IS_CUT, N_NUMBERS = (tl.constexpr(i) for i in range(4))
 
 
@@ -25,8 +23,8 @@ def sorted_tree(
     """The free tree: its keys in the order in which it grew, and their ranks; ``keys`` are sorted."""
     if BLOCK <= 256:
         fetch(words, keys, n, pitch, BLOCK)
-    grow_tree(words, closures, closures, keys, n, pitch, False, False, BLOCK, WARPS)
     index = tl.arange(0, BLOCK)
+    grow_tree(words, closures, closures, keys, index < n, n, pitch, False, False, BLOCK, WARPS)
     key = tl.load(keys + index, mask=index < n - 1, other=-1)
     rank = rank_of(keys, n - 1, key)
     tl.debug_barrier()
@@ -44,56 +42,37 @@ def inside_blocks(key, blocks):
 
 
 @triton.jit
-def _list_units(rows, group, root, n, FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    """List the groups that are still in several pieces, see :func:`solve_draws`; return how many.
+def _list_units(rows, group, key, inside, n, BLOCK: tl.constexpr):
+    """List the groups that the edges ``inside`` leave in pieces, and their members; return how many there are.
 
-    Members are listed unit by unit, in each of them piece by piece, in any order. ``STARTS`` and ``STOPS`` say where
-    the unit of a point is in that list, ``FIRSTS`` and ``LASTS`` where the piece of a root is.
+    ``STARTS`` says where the members of a group are listed, in any order, and ``SIZES`` how many they are.
     """
     v = tl.arange(0, BLOCK)
     valid = v < n
     group = group & POINT
-    n_pieces, sizes, cursors = rows + FIRSTS * n, rows + LASTS * n, rows + CURSORS * n
-    tl.store(n_pieces + v, 0, mask=valid)
-    tl.store(sizes + v, 0, mask=valid)
-    tl.store(cursors + v, 0, mask=valid)
+    sizes, missing, cursors = rows + SIZES * n, rows + STARTS * n, rows + CURSORS * n
     tl.store(rows + GROUPS * n + v, group, mask=valid)
-    tl.store(rows + PIECES * n + v, root, mask=valid)
+    tl.store(sizes + v, 0, mask=valid)
+    tl.store(missing + v, -1, mask=valid)
+    tl.store(cursors + v, 0, mask=valid)
     tl.debug_barrier()
-    tl.atomic_add(n_pieces + group, 1, mask=valid & (root == v), sem="relaxed", scope="cta")
     tl.atomic_add(sizes + group, 1, mask=valid, sem="relaxed", scope="cta")
+    tl.atomic_add(missing + group, 1, mask=valid, sem="relaxed", scope="cta")
+    own = tl.load(rows + GROUPS * n + new_vertex_of(key), mask=inside, other=0)
+    tl.atomic_add(missing + own, -1, mask=inside, sem="relaxed", scope="cta")
     tl.debug_barrier()
-    is_unit = valid & (tl.load(n_pieces + v, mask=valid, other=0) > 1)
-    size = tl.where(is_unit, tl.load(sizes + v, mask=valid, other=0), 0)
-    n_units = tl.sum(is_unit.to(tl.int32), axis=0)
-    stop = tl.cumsum(size, axis=0)
+    size = tl.load(sizes + v, mask=valid, other=0)
+    is_unit = valid & (size > 0) & (tl.load(missing + v, mask=valid, other=0) > 0)
+    listed = valid & (tl.load(missing + group, mask=valid, other=0) > 0)
+    size = tl.where(is_unit, size, 0)
+    tl.debug_barrier()
+    tl.store(rows + STARTS * n + v, tl.cumsum(size, axis=0) - size, mask=valid)
     tl.store(rows + UNITS * n + tl.cumsum(is_unit.to(tl.int32), axis=0) - 1, v, mask=is_unit)
-    tl.store(rows + STARTS * n + v, stop - size, mask=is_unit)
-    tl.store(rows + STOPS * n + v, stop, mask=is_unit)
     tl.debug_barrier()
-    listed = valid & (tl.load(sizes + group, mask=valid, other=0) > 1)
-    listed = listed & (tl.load(n_pieces + group, mask=valid, other=0) > 1)
-    start = tl.load(rows + STARTS * n + group, mask=listed, other=0)
-    tl.debug_barrier()
-    if not FIRST:  # from here on sizes are those of pieces, and a piece starts behind those that came before it
-        tl.store(sizes + v, 0, mask=valid)
-        tl.debug_barrier()
-        tl.atomic_add(sizes + root, 1, mask=valid, sem="relaxed", scope="cta")
-        tl.debug_barrier()
-        size = tl.load(sizes + v, mask=valid, other=0)
-        tl.debug_barrier()
-        first = start + tl.atomic_add(
-            cursors + group, size, mask=listed & (root == v), sem="relaxed", scope="cta"
-        )  # fmt: skip
-        tl.store(rows + FIRSTS * n + v, first, mask=listed & (root == v))
-        tl.store(rows + LASTS * n + v, first + size, mask=listed & (root == v))
-        tl.store(cursors + v, 0, mask=valid)
-        tl.debug_barrier()
-        start = tl.load(rows + FIRSTS * n + root, mask=listed, other=0)
-        group = root
-    place = start + tl.atomic_add(cursors + group, 1, mask=listed, sem="relaxed", scope="cta")
+    place = tl.load(rows + STARTS * n + group, mask=listed, other=0)
+    place += tl.atomic_add(cursors + group, 1, mask=listed, sem="relaxed", scope="cta")
     tl.store(rows + MEMBERS * n + place, v, mask=listed)
-    return n_units
+    return tl.sum(is_unit.to(tl.int32), axis=0)
 
 
 @triton.jit(do_not_specialize=["first", "n_chunk"])
@@ -106,10 +85,10 @@ def solve_draws(
 ):  # fmt: skip
     """The free forest of a draw and, with ``CONSTRAINED``, its blocks, and a list of *units* for ``grow_units``.
 
-    A unit is what still has to be connected: in one pass a block that edges of the free tree leave in several pieces;
-    with ``FIRST``, must-links first, a closure, whose pieces are its points. The edges that are known by then are
-    written to ``keys[n:]``, one at most for each point: in one pass at the new point of an edge of the tree, else at
-    the point of the closure that the edge joined to another one.
+    A unit is what still needs a tree: in one pass a block that edges of the free tree leave in several pieces; with
+    ``FIRST``, must-links first, a closure. The edges that are known by then are in ``keys[n:]``, one at most for each
+    point: in one pass at the new point of an edge of the tree, else at the point of the closure that the edge joined to
+    another one.
     """
     item = tl.program_id(0)
     place, problem = item % n_chunk, (item // n_chunk).to(tl.int64)
@@ -143,15 +122,16 @@ def solve_draws(
             tl.debug_barrier()
             block = join_closures(keys, rows + BLOCKS * n, rows + GROUPS * n, slots, closure, n, left, BLOCK)
             if not WITH_LABELS:
-                if FIRST:
-                    n_units = _list_units(rows, closure, index, n, True, BLOCK)
-                else:
+                inside = index < 0
+                group = closure
+                if not FIRST:
+                    group = block
                     inside = inside_blocks(key, rows + BLOCKS * n)
-                    root = find_roots(rows + PIECES * n, key, inside, n, BLOCK, JUMPS)
                     tl.store(slots + index, tl.full((BLOCK,), -1, tl.int64), mask=index < n)
                     tl.debug_barrier()
                     tl.store(slots + new_vertex_of(key), key, mask=inside)
-                    n_units = _list_units(rows, block, root, n, False, BLOCK)
+                tl.debug_barrier()
+                n_units = _list_units(rows, group, key, inside, n, BLOCK)
         tl.store(numbers + N_UNITS, n_units)
         tl.store(numbers + FAILED, failed.to(tl.int32))
         tl.store(numbers + IS_CUT, 0)
@@ -162,8 +142,8 @@ def forest_in_blocks(
     words, closures, blocks, keys, n, pitch, FIRST: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr
 ):  # fmt: skip
     """The keys of the maximum spanning forest of the pairs inside blocks, -1 for the others; a Prim over all points."""
-    grow_tree(words, closures, blocks, keys, n, pitch, True, FIRST, BLOCK, WARPS)
     index = tl.arange(0, BLOCK)
+    grow_tree(words, closures, blocks, keys, index < n, n, pitch, True, FIRST, BLOCK, WARPS)
     key = tl.load(keys + index, mask=index < n - 1, other=-1)
     return tl.where((key >> TIER_SHIFT) > 0, key & WITHOUT_TIER, -1)
 

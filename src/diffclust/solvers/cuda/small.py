@@ -16,11 +16,12 @@ from diffclust.solvers.cuda.closures import LABELLED, POINT, have_form, joins_le
 from diffclust.solvers.cuda.draws import forest_in_blocks, inside_blocks, sorted_tree
 from diffclust.solvers.cuda.forests import add_to_counts, free_forest, value_of
 from diffclust.solvers.cuda.greedy import solve_greedily
-from diffclust.solvers.cuda.keys import ends_of
+from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of
 from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of, warps_for
 from diffclust.solvers.cuda.philox import draw_words
 from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.sums import mean_of_draws
+from diffclust.solvers.cuda.trees import grow_tree
 from diffclust.solvers.cuda.weights import TILE, pitch_of, write_words
 
 SMALL = 128  # points up to which everything goes into one launch
@@ -35,31 +36,65 @@ def _closures(labels, n, BLOCK: tl.constexpr):
     v = tl.arange(0, BLOCK)
     own = tl.load(labels + v, mask=v < n, other=-1)
     first = v
-    for u in range(n):
-        first = tl.minimum(first, tl.where(own == tl.load(labels + u), u, first))
+    for start in range(0, n, 8):
+        for offset in tl.static_range(8):  # eight loads in flight; the last point again, at no harm
+            u = tl.minimum(start + offset, n - 1)
+            first = tl.minimum(first, tl.where(own == tl.load(labels + u), u, first))
     return tl.where((v < n) & (own >= 0), first | LABELLED, v)
+
+
+@triton.jit
+def _trees_of_closures(
+    words, closures, closure, blocks, keys, rows, n, pitch, BLOCK: tl.constexpr, WARPS: tl.constexpr
+):  # fmt: skip
+    """Must-links first: ``keys`` become those of the trees of closures, then ``keys[n:]`` those of joins, -1 for none.
+
+    Only points that are not alone in their closure take part in this Prim. Where missing edges cut a closure, it takes
+    one over all points.
+    """
+    v = tl.arange(0, BLOCK)
+    valid = v < n
+    is_other = valid & ((closure & POINT) != v)
+    tl.store(rows + v, is_other.to(tl.int32), mask=valid)
+    tl.debug_barrier()
+    tl.store(rows + (closure & POINT), 1, mask=is_other)
+    tl.store(keys + v, tl.full((BLOCK,), 0, tl.int64), mask=valid)
+    tl.debug_barrier()
+    together = tl.load(rows + v, mask=valid, other=0) != 0
+    grow_tree(words, closures, closures, keys, together, n, pitch, True, True, BLOCK, WARPS)
+    key = tl.load(keys + v, mask=valid, other=0)
+    key = tl.where((key >> TIER_SHIFT) > 0, key & WITHOUT_TIER, -1)
+    if tl.sum((key >= 0).to(tl.int32), axis=0) < tl.sum(is_other.to(tl.int32), axis=0):
+        key = forest_in_blocks(words, closures, blocks, keys, n, pitch, True, BLOCK, WARPS)
+        tl.store(keys + n + v, tl.full((BLOCK,), -1, tl.int64), mask=valid)
+    tl.debug_barrier()
+    tl.store(keys + v, key, mask=valid)
+    tl.debug_barrier()
 
 
 @triton.jit
 def _constrained_forest(
     words, closures, keys, rows, key, n, pitch, left, FIRST: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr
 ):  # fmt: skip
-    """The keys of the constrained forest, -1 for those that it does not have; ``key`` are those of the free tree."""
+    """Write the keys of the constrained forest to ``keys``, 2 n of them, -1 for none; ``key`` are the free tree's."""
     v = tl.arange(0, BLOCK)
-    blocks = rows + n
+    blocks, joins = rows + n, keys + n
     closure = tl.load(closures + v, mask=v < n, other=0)
-    block = join_closures(keys, blocks, rows + 2 * n, keys + n, closure, n, left, BLOCK)
-    inside = inside_blocks(key, blocks)
-    n_blocks = tl.sum(((v < n) & ((block & POINT) == v)).to(tl.int32), axis=0)
-    is_whole = tl.sum(inside.to(tl.int32), axis=0) == n - n_blocks
+    tl.store(joins + v, tl.full((BLOCK,), -1, tl.int64), mask=v < n)
+    tl.debug_barrier()
+    block = join_closures(keys, blocks, rows + 2 * n, joins, closure, n, left, BLOCK)
     if FIRST:
-        key = forest_in_blocks(words, closures, blocks, keys, n, pitch, True, BLOCK, WARPS)
+        _trees_of_closures(words, closures, closure, blocks, keys, rows + 2 * n, n, pitch, BLOCK, WARPS)
     else:
-        if is_whole:
-            key = tl.where(inside, key, -1)
-        else:
+        inside = inside_blocks(key, blocks)
+        n_blocks = tl.sum(((v < n) & ((block & POINT) == v)).to(tl.int32), axis=0)
+        key = tl.where(inside, key, -1)
+        if tl.sum(inside.to(tl.int32), axis=0) < n - n_blocks:
             key = forest_in_blocks(words, closures, blocks, keys, n, pitch, False, BLOCK, WARPS)
-    return key
+        tl.debug_barrier()
+        tl.store(keys + v, key, mask=v < n)
+        tl.store(joins + v, tl.full((BLOCK,), -1, tl.int64), mask=v < n)
+        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters", "n_items"])
@@ -110,14 +145,14 @@ def _solve_and_mean(
             tl.store(own_values, value_of(key, kept, failed))
             if COUNTS:
                 _count(own_counts, key, kept, 0, n)
-        if CONSTRAINED:
-            if is_described & (failed == 0):
-                key = _constrained_forest(words, rows, keys, rows, key, n, pitch, left, FIRST, BLOCK, WARPS)
-            kept = (failed == 0) & (key >= 0)
-            if is_described:
-                tl.store(own_values + (n_solves - 1) * n_draws, value_of(key, kept, failed))
-                if COUNTS:
-                    _count(own_counts, key, kept, n_solves - 1, n)
+        if CONSTRAINED and is_described:
+            if failed == 0:
+                _constrained_forest(words, rows, keys, rows, key, n, pitch, left, FIRST, BLOCK, WARPS)
+            both = tl.arange(0, 2 * BLOCK)
+            joined = tl.load(keys + both, mask=(both < 2 * n) & (failed == 0), other=-1)
+            tl.store(own_values + (n_solves - 1) * n_draws, value_of(joined, joined >= 0, failed))
+            if COUNTS:
+                _count(own_counts, joined, joined >= 0, n_solves - 1, n)
         tl.debug_barrier()
         if tl.atomic_add(ended + problem, 1, sem="acq_rel") == n_draws - 1:
             tl.store(ended + problem, 0)

@@ -16,27 +16,28 @@ from diffclust.solvers.cuda.keys import (
     updated,
 )
 
+_AT_ONCE = tl.constexpr(16)  # rows in flight on their way to the cache
 CACHED = tl.constexpr(54 * 1024)  # words: 216 of the 256 kB that an H100 and its like have in a multiprocessor
 
 
 @triton.jit
 def grow_tree(
-    words, closures, blocks, keys, n, pitch,
+    words, closures, blocks, keys, valid, n, pitch,
     TIERS: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """Prim from vertex 0: the keys of the maximum spanning tree, in the order in which it grew.
+    """Prim on the ``valid`` points, from the first of them: the keys of the maximum spanning tree as it grew.
 
     With ``TIERS``, edges inside a block of ``blocks`` are in tier 1 and, with ``FIRST``, those inside a closure in tier
     2. All others, and missing ones, are in tier 0. So the edges above tier 0 are the maximum spanning forest of the
     pairs inside blocks.
     """
     v = tl.arange(0, BLOCK)
-    key = tl.where(v < n, 0, IN_TREE).to(tl.int64)
+    key = tl.where(valid, 0, IN_TREE).to(tl.int64)
     if TIERS:
         block = tl.load(blocks + v, mask=v < n, other=-1)
         closure = tl.load(closures + v, mask=v < n, other=-1)
-    u = 0
-    for step in range(n - 1):
+    u = tl.min(tl.where(valid, v, BLOCK), axis=0)
+    for step in range(tl.sum(valid.to(tl.int32), axis=0) - 1):
         word = tl.load(words + u * pitch + v, mask=v < n, other=0)
         candidate = key_of(word, u, v)
         if TIERS:
@@ -58,11 +59,12 @@ def fetch(words, keys, n, pitch, BLOCK: tl.constexpr):
 
     Something has to be done with them, or the compiler leaves this out: ``keys[0]`` is scratch.
     """
-    v = tl.arange(0, BLOCK)
-    largest = tl.zeros((BLOCK,), tl.int32)
-    for u in range(tl.maximum(0, n - CACHED // pitch), n):
-        largest = tl.maximum(largest, tl.load(words + u * pitch + v, mask=v < n, other=0))
-    tl.store(keys, tl.max(largest, axis=0).to(tl.int64))
+    v, row = tl.arange(0, BLOCK)[None, :], tl.arange(0, _AT_ONCE)[:, None]
+    largest = tl.zeros((_AT_ONCE, BLOCK), tl.int32)
+    for start in range(tl.maximum(0, n - CACHED // pitch), n, _AT_ONCE):
+        inside = (start + row < n) & (v < n)
+        largest = tl.maximum(largest, tl.load(words + (start + row) * pitch + v, mask=inside, other=0))
+    tl.store(keys, tl.max(tl.max(largest, axis=1), axis=0).to(tl.int64))
     tl.debug_barrier()
 
 

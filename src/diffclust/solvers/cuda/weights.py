@@ -13,7 +13,7 @@ from diffclust.solvers.cuda.keys import word_of
 from diffclust.solvers.cuda.philox import draw_words, mean_of_two, noise_of_block, philox
 
 TILE = 16  # 2 x 2 blocks in a row of a tile
-DRAWS_AT_ONCE = 2  # for which a program reads its tile of the similarity once
+DRAWS_AT_ONCE = 4  # for which a program reads its tile of the similarity once
 
 
 def pitch_of(n: int) -> int:
