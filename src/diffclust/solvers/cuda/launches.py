@@ -20,7 +20,7 @@ def launch(num_warps: int) -> dict[str, Any]:
 
 def warps_for(n: int) -> int:
     """Warps of a program that runs Prim on n points."""
-    for warps, largest in ((2, 64), (4, 512), (8, 1024), (16, 4096)):
+    for warps, largest in ((2, 64), (4, 128), (8, 1024), (16, 4096)):
         if n <= largest:
             return warps
     return 32
