@@ -194,7 +194,7 @@ def trust_k() -> str:
 
 
 def pairs() -> str:
-    """The ARI of hard pairs, of automatic weights and of true Gaussians ("truth"), by the share that is wrong."""
+    """The ARI of hard pairs, of automatic weights and of the yardstick ("told"), by the share that is wrong."""
     columns = ("set", "seed", "flipped", "method", "ari", "wrong")
     header = ["set", "seed", "share that is wrong", "pairs", "ARI", "share that was found"]
     return table(header, ([row[name] for name in columns] for row in read("pairs.csv")))

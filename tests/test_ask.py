@@ -8,7 +8,7 @@ from diffclust.answers import questions_csv, read_answers
 from diffclust.continuation import continue_clusters, continue_colours, match_rows, row_keys
 from diffclust.mistakes import label_chances, suspect_labels, suspect_pairs
 from diffclust.partition import partition
-from diffclust.suggestions import PairQuestion, RowQuestion
+from diffclust.suggestions import PairQuestion, RowQuestion, _State, _uncertainty
 from diffclust.tables import read_labels, read_pairs
 
 
@@ -50,6 +50,20 @@ def test_rows_between_clusters_come_before_rows_inside_them():
     questions = dc.suggest(partition(x, dc.Knowledge.join(known), 4), 8)
     from_border = np.abs((x[:, 0] + 2) % 4 - 2)  # 2 in the middle between two blobs
     assert np.mean(from_border[[asked.row for asked in questions]]) > np.mean(from_border)
+
+
+def test_a_row_that_looks_like_another_class_than_its_cluster_is_uncertain():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)) + 9 * np.repeat([0, 1], 30)[:, None]
+    labels = np.full(60, -1)
+    labels[[*range(10), *range(30, 40)]] = np.repeat([4, 7], 10)
+    clusters = np.repeat([0, 1], [31, 29])  # row 30 is in the cluster of the others' class
+    labels[30] = -1
+    known, closed = dc.Knowledge.join(labels), labels >= 0
+    state = _State(x, "euclidean", clusters, ["a", "b"], np.ones(60), known, closed)
+    uncertain = _uncertainty(state)
+    assert uncertain[30] > 0.9
+    assert np.delete(uncertain, 30).max() < 0.3
 
 
 def test_questions_are_new_rows_and_all_different():

@@ -5,9 +5,10 @@
 
 An answer settles a row and, by and large, the rows around it. So each question goes to the row with most uncertainty in
 its neighbourhood, and what its answer settles no longer counts for the next one: the questions are about different
-things. A row is uncertain as far as its cluster's probability is below one (:mod:`diffclust.confidence`); fully, where
-nothing is known about its cluster; and a little, where no answer was given in its neighbourhood. The neighbourhoods of
-all answers and questions together have half as many rows as there are, so they shrink with every answer.
+things. A row is uncertain as far as its cluster's probability is below one (:mod:`diffclust.confidence`); as far as a
+classifier of the answers takes it for another class than that of its cluster; fully, where nothing is known about its
+cluster; and a little, where no answer was given in its neighbourhood. The neighbourhoods of all answers and questions
+together have half as many rows as there are, so they shrink with every answer.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def _chosen(state: _State, n: int) -> list[tuple[int, str]]:
 
 
 def _uncertainty(state: _State) -> Floats:
-    """(n,) from 0 to 1: by the probability of a row's cluster and by a classifier of the answers so far."""
+    """(n,) by the probability of a row's cluster and by a classifier of the answers so far, from 0 to 1.5."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -174,8 +175,14 @@ def _uncertainty(state: _State) -> Floats:
         return uncertain
     points = StandardScaler().fit_transform(np.asarray(state.points, np.float64))
     model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points[known], labels)
-    chances = np.sort(model.predict_proba(points), axis=1)
-    return (1 - CLASSIFIER_WEIGHT) * uncertain + CLASSIFIER_WEIGHT * (1 - chances[:, -1] + chances[:, -2])
+    # 0 where it is sure of the class of most answers in the cluster, 1 where another is as likely, 2 at most.
+    chances = model.predict_proba(points)
+    votes = np.zeros((len(state.names), chances.shape[1]))
+    np.add.at(votes, (state.clusters[known], np.searchsorted(model.classes_, labels)), 1)
+    own = (np.arange(len(chances)), votes.argmax(1)[state.clusters])
+    chance = np.where((votes.max(1) > 0)[state.clusters], chances[own], 0)
+    chances[own] = 0
+    return (1 - CLASSIFIER_WEIGHT) * uncertain + CLASSIFIER_WEIGHT * (1 - chance + chances.max(1))
 
 
 def _neighbourhoods(state: _State, rows: Ints, n: int) -> tuple[Ints, Floats]:
