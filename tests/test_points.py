@@ -1,5 +1,6 @@
 """Trees from points: edge for edge against the similarity matrix, and against scikit-learn's single linkage."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
 from diffclust import Hierarchy, mutual_reachability
-from diffclust.solvers.points import neighbours, search, tiles
+from diffclust.solvers.points import cells, neighbours, search, tiles
 from diffclust.solvers.points.cells import LARGEST, divide, nearest_in_cells
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import nearest_points
@@ -395,6 +396,23 @@ def test_cells_hold_each_point_once_and_stay_small():
     assert np.diff(starts).max() <= LARGEST
     same = np.zeros((1000, 2), np.float32)  # which no centres tell apart
     assert divide(same)[1].tolist() == [0, 1000]
+
+
+def test_no_point_is_left_in_a_cell_far_away(monkeypatch):
+    monkeypatch.setattr(cells, "RUN", 4)
+    monkeypatch.setattr(cells, "RUNS", 4)
+    rng = np.random.default_rng(5)
+    x = 4 * rng.normal(size=(40, 16))[rng.integers(0, 40, 20_000)] + rng.normal(size=(20_000, 6)) @ rng.normal(
+        size=(6, 16)
+    )
+    small = x.astype(np.float32)
+    rows, starts = cells.divide(small)
+    centres = np.array([x[rows[a:b]].mean(0) for a, b in itertools.pairwise(starts)])
+    found = ((x - centres[cells._reassign(small, rows, starts, centres)]) ** 2).sum(1)
+    least = nearest_points(centres, x, SQUARED_EUCLIDEAN)[0][:, 0]
+    stray = found > 1.001 * least
+    assert 0 < stray.mean() < 0.1
+    assert found[stray].max() < 1.3 * np.quantile(least, 31 / 32)  # 3.4 if the farthest did not try all
 
 
 def test_a_missing_library_is_named(monkeypatch):

@@ -22,6 +22,8 @@ SAMPLE = 32  # points for each part, from which its centre is learned
 ROUNDS = 4  # of k-means
 LEVELS = 16  # more are not needed, unless all points of a set have the same nearest centre
 PROBED = 48  # nearest cells into which a point looks
+RUN, RUNS = 64, 32  # a point tries the cells of so many runs of so many to find the one whose centre is the nearest
+FARTHEST = 1 / 32  # share of the points, the farthest from the nearest centre they found, that try all cells
 RANKED = 256  # cells nearest to a point's own, of which it takes its nearest
 
 
@@ -161,20 +163,21 @@ def _load_centres(centres, near_cells, centre_tiles):
 
 
 @jit(allocates=True)
-def _nearest_cells(points, rows, starts, centres, near_cells, home, start, stop):
-    """home[i] = the cell whose centre is nearest to point i of cells start..stop-1, among those near its own."""
-    n_near, d = near_cells.shape[1], points.shape[1]
+def _nearest_cells(points, rows, starts, centres, candidates, home, gaps, start, stop):
+    """home[i] = the candidate of its run whose centre is nearest to point i of runs start..stop-1, gaps[i] how far."""
+    n_near, d = candidates.shape[1], points.shape[1]
     centre_tiles = np.full((-(-n_near // WIDTH), d, WIDTH), np.inf, points.dtype)
     x, out = np.zeros((1, d, ROWS), points.dtype), np.empty(ROWS * WIDTH, points.dtype)
     best, part = np.empty(ROWS, points.dtype), np.empty(ROWS, np.int64)
-    for cell in range(start, stop):
-        _load_centres(centres, near_cells[cell], centre_tiles)
-        for first in range(starts[cell], starts[cell + 1], ROWS):
-            n_loaded = min(ROWS, starts[cell + 1] - first)
+    for run in range(start, stop):
+        _load_centres(centres, candidates[run], centre_tiles)
+        for first in range(starts[run], starts[run + 1], ROWS):
+            n_loaded = min(ROWS, starts[run + 1] - first)
             _load(points, rows, first, n_loaded, x)
             _nearest_centres(x, n_loaded, centre_tiles, out, best, part)
             for r in range(n_loaded):
-                home[rows[first + r]] = near_cells[cell, part[r]]
+                home[rows[first + r]] = candidates[run, part[r]]
+                gaps[rows[first + r]] = best[r]
 
 
 @jit
@@ -255,16 +258,39 @@ def _search(kind, tiles, order, first_tiles, sizes, centres, near_cells, n_liste
             others[order[first * WIDTH + i]] = near_points[i]
 
 
+def _reassign(
+    points: NDArray[np.float32], rows: NDArray[np.int64], starts: NDArray[np.int64], centres: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """(n,) the cell whose centre is nearest to each point: dividing level by level leaves some in cells far away.
+
+    Cells that follow one another are close, mostly. So all points of a run of cells try those of the nearest runs. The
+    few that are still far from a centre try all.
+    """
+    firsts = np.arange(0, len(centres), RUN)
+    means = np.add.reduceat(centres, firsts) / np.diff(firsts, append=len(centres))[:, None]
+    runs = nearest_points(means, means, SQUARED_EUCLIDEAN, min(RUNS, len(means)))[1]
+    candidates = np.minimum(firsts[runs][:, :, None] + np.arange(RUN), len(centres) - 1).reshape(len(runs), -1)
+    run_starts = np.append(starts[firsts], starts[-1])
+    home, gaps = np.empty(len(points), np.int32), np.empty(len(points), np.float32)
+    in_threads(
+        lambda a, b: _nearest_cells(points, rows, run_starts, centres, candidates, home, gaps, a, b), len(firsts)
+    )
+    if len(runs) > RUNS:
+        far = np.argsort(-gaps, kind="stable")[: int(FARTHEST * len(gaps))]
+        home[far] = nearest_points(centres, points[far].astype(np.float64), SQUARED_EUCLIDEAN)[1][:, 0]
+    return home
+
+
 def nearest_in_cells(points: NDArray[np.float32], kind: int, n_listed: int, report: Progress) -> NDArray[np.int32]:
     """About the nearest points to each point (n, d), itself included: (n, n_listed), -1 where fewer were found."""
     n, d = points.shape
     rows, starts = divide(points)
     n_cells = len(starts) - 1
-    centres, home = np.empty((n_cells, d)), np.empty(n, np.int32)
+    centres = np.empty((n_cells, d))
     in_threads(lambda a, b: _means(points, rows, starts, centres, a, b), n_cells)
+    home = _reassign(points, rows, starts, centres)
     far, near_cells = nearest_points(centres, centres, SQUARED_EUCLIDEAN, min(RANKED, n_cells))
     near_cells = np.take_along_axis(near_cells, np.argsort(far, 1), 1)
-    in_threads(lambda a, b: _nearest_cells(points, rows, starts, centres, near_cells, home, a, b), n_cells)
     sizes = np.bincount(home, minlength=n_cells)
     first_tiles = np.concatenate([[0], np.cumsum(-(-sizes // WIDTH))])
     tiles, order = np.empty((first_tiles[-1], d, WIDTH), points.dtype), np.full(first_tiles[-1] * WIDTH, -1, np.int32)

@@ -39,7 +39,7 @@ from diffclust.solvers.tree import number_trees
 
 FEW = 10_000  # points up to which the neighbours are exact
 BLURRED = 0.01  # rounding to float32, as a part of a neighbour's distance, from which on a point is searched exactly
-PAIRS = 1_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
+PAIRS = 2_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
 CLOSEST = 2 * ROWS  # points of a piece that are asked because they are the closest to the other end of its best edge
 
 
