@@ -381,6 +381,14 @@ def test_cells_find_most_neighbours(kind):
     assert shares_found(x, kind, 8) > 0.99
 
 
+def test_long_lists_look_into_more_cells(monkeypatch):
+    monkeypatch.setattr(cells, "PROBED", 4)
+    monkeypatch.setattr(cells, "RANKED", 8)
+    x = np.random.default_rng(3).normal(size=(3000, 3))
+    assert shares_found(x, SQUARED_EUCLIDEAN, 400) > 0.95
+    assert shares_found(x, SQUARED_EUCLIDEAN, 3000) == 1.0
+
+
 def test_too_few_points_leave_places_empty():
     found = nearest_in_cells(np.arange(6, dtype=np.float32).reshape(3, 2), SQUARED_EUCLIDEAN, 5, Progress(False))
     assert np.sort(found, 1).tolist() == [[-1, -1, 0, 1, 2]] * 3

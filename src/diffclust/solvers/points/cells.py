@@ -21,7 +21,7 @@ PARTS = 128  # into which a set of points is divided at most
 SAMPLE = 32  # points for each part, from which its centre is learned
 ROUNDS = 4  # of k-means
 LEVELS = 16  # more are not needed, unless all points of a set have the same nearest centre
-PROBED = 48  # nearest cells into which a point looks
+PROBED = 48  # nearest cells into which a point looks, unless more are needed for its list
 RUN, RUNS = 64, 32  # a point tries the cells of so many runs of so many to find the one whose centre is the nearest
 FARTHEST = 1 / 32  # share of the points, the farthest from the nearest centre they found, that try all cells
 RANKED = 256  # cells nearest to a point's own, of which it takes its nearest
@@ -190,7 +190,7 @@ def _fill_tiles(points, order, tiles, start, stop):
 
 
 @jit
-def _choose_cells(tiles, first, size, centre_tiles, n_near, chosen, n_chosen, keys, ranks, x, out):
+def _choose_cells(tiles, first, size, centre_tiles, n_near, n_probed, chosen, n_chosen, keys, ranks, x, out):
     """List the points of a cell (lanes of its tiles, from ``first`` on) at each of the cells that they look into."""
     d = tiles.shape[1]
     n_chosen[:] = 0
@@ -207,15 +207,14 @@ def _choose_cells(tiles, first, size, centre_tiles, n_near, chosen, n_chosen, ke
         for r in range(n_loaded):
             for s in range(n_near):
                 ranks[s] = s
-            n_taken = min(PROBED, n_near)
-            select(keys[r], ranks, 0, n_near, n_taken)
-            for s in range(n_taken):
+            select(keys[r], ranks, 0, n_near, n_probed)
+            for s in range(n_probed):
                 chosen[ranks[s], n_chosen[ranks[s]]] = i + r
                 n_chosen[ranks[s]] += 1
 
 
 @jit(allocates=True)
-def _search(kind, tiles, order, first_tiles, sizes, centres, near_cells, n_listed, others, start, stop):
+def _search(kind, tiles, order, first_tiles, sizes, centres, near_cells, n_probed, n_listed, others, start, stop):
     """others[i] = about the nearest points of each point i of cells start..stop-1, in no order."""
     d, n_near = tiles.shape[1], near_cells.shape[1]
     largest = 0
@@ -229,7 +228,7 @@ def _search(kind, tiles, order, first_tiles, sizes, centres, near_cells, n_liste
     for home in range(start, stop):
         first = first_tiles[home]
         _load_centres(centres, near_cells[home], centre_tiles)
-        _choose_cells(tiles, first, sizes[home], centre_tiles, n_near, chosen, n_chosen, keys, ranks, x, out)
+        _choose_cells(tiles, first, sizes[home], centre_tiles, n_near, n_probed, chosen, n_chosen, keys, ranks, x, out)
         near[:] = np.inf
         near_points[:] = -1
         for s in range(n_near):
@@ -289,7 +288,8 @@ def nearest_in_cells(points: NDArray[np.float32], kind: int, n_listed: int, repo
     centres = np.empty((n_cells, d))
     in_threads(lambda a, b: _means(points, rows, starts, centres, a, b), n_cells)
     home = _reassign(points, rows, starts, centres)
-    far, near_cells = nearest_points(centres, centres, SQUARED_EUCLIDEAN, min(RANKED, n_cells))
+    n_probed = min(max(PROBED, -(-4 * n_listed // CELL)), n_cells)
+    far, near_cells = nearest_points(centres, centres, SQUARED_EUCLIDEAN, min(max(RANKED, 2 * n_probed), n_cells))
     near_cells = np.take_along_axis(near_cells, np.argsort(far, 1), 1)
     sizes = np.bincount(home, minlength=n_cells)
     first_tiles = np.concatenate([[0], np.cumsum(-(-sizes // WIDTH))])
@@ -302,7 +302,9 @@ def nearest_in_cells(points: NDArray[np.float32], kind: int, n_listed: int, repo
     def search(start: int, stop: int) -> None:
         for first in range(start, stop, 64):
             last = min(first + 64, stop)
-            _search(kind, tiles, order, first_tiles, sizes, centres, near_cells, n_listed, others, first, last)
+            _search(
+                kind, tiles, order, first_tiles, sizes, centres, near_cells, n_probed, n_listed, others, first, last
+            )
             report.advance(int(sizes[first:last].sum()))
 
     in_threads(search, n_cells)
