@@ -183,7 +183,7 @@ PACKAGES = {
 }
 COME_ALONG = {"threadpoolctl": "scikit-learn", "triton": "torch"}
 USED_IF_INSTALLED = {"scanpy"}
-USED_BY_OTHERS = {"pyarrow", "tensorboard", "faiss-cpu"}  # by pandas, by Lightning, and by name
+USED_BY_OTHERS = {"pyarrow", "tensorboard"}  # by pandas and by Lightning
 
 
 def test_the_extras_are_what_the_package_imports():

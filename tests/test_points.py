@@ -1,5 +1,6 @@
 """Trees from points: edge for edge against the similarity matrix, and against scikit-learn's single linkage."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -12,8 +13,11 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
 from diffclust import Hierarchy, mutual_reachability
-from diffclust.solvers.points import neighbours, search, tiles
+from diffclust.solvers.points import cells, neighbours, search, tiles
+from diffclust.solvers.points.cells import LARGEST, divide, nearest_in_cells
 from diffclust.solvers.points.progress import Progress
+from diffclust.solvers.points.search import nearest_points
+from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN
 
 METRICS = ["sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev"]
 PATHS = {
@@ -325,8 +329,7 @@ def test_all_points_of_small_pieces_are_asked_and_a_sample_of_large_ones(monkeyp
     assert sampled.tolist() == [True] * 3
 
 
-def test_approximate_neighbours(monkeypatch, capfd):
-    pytest.importorskip("faiss")
+def test_approximate_neighbours(monkeypatch):
     monkeypatch.setattr(neighbours, "FEW", 100)
     x = make_points("blobs", 6000, 5)
     for metric in METRICS:
@@ -334,13 +337,11 @@ def test_approximate_neighbours(monkeypatch, capfd):
         same = set(map(tuple, exact.edges.tolist())) & set(map(tuple, approximate.edges.tolist()))
         assert len(same) > 0.97 * len(exact.edges)
         assert (approximate.weights <= exact.weights + 1e-12).all()
-    assert capfd.readouterr() == ("", "")  # faiss complains of lists that have too few points
 
 
 @pytest.mark.parametrize("where", [1e12, "two groups"])
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
 def test_approximate_neighbours_that_float32_cannot_tell(monkeypatch, where, scale):
-    pytest.importorskip("faiss")
     monkeypatch.setattr(neighbours, "FEW", 100)
     x = scale * far_from_the_origin(where, 3000, 3)
     for metric in ("euclidean", "manhattan", "chebyshev"):
@@ -349,7 +350,6 @@ def test_approximate_neighbours_that_float32_cannot_tell(monkeypatch, where, sca
 
 
 def test_only_points_that_float32_blurs_are_searched_again(monkeypatch):
-    pytest.importorskip("faiss")
     monkeypatch.setattr(neighbours, "FEW", 100)
     asked, search_exactly = [], neighbours.nearest_points
     monkeypatch.setattr(
@@ -365,11 +365,65 @@ def test_only_points_that_float32_blurs_are_searched_again(monkeypatch):
     assert asked == [500]
 
 
+def shares_found(x, kind, n_listed):
+    """Share of the nearest of all points that the search in cells finds."""
+    found = nearest_in_cells(x.astype(np.float32), kind, n_listed, Progress(False))
+    assert found.shape == (len(x), n_listed)
+    exact = nearest_points(x, x, kind, n_listed)[1]
+    return np.mean([len(np.intersect1d(a, b)) / n_listed for a, b in zip(found, exact, strict=True)])
+
+
+@pytest.mark.parametrize("kind", [SQUARED_EUCLIDEAN, MANHATTAN, CHEBYSHEV])
+def test_cells_find_most_neighbours(kind):
+    rng = np.random.default_rng(3)
+    assert shares_found(rng.normal(size=(1000, 6)), kind, 8) == 1.0  # fewer cells than each point looks into
+    x = np.round(rng.normal(size=(20_000, 3)) @ rng.normal(size=(3, 12)), 3)
+    assert shares_found(x, kind, 8) > 0.99
+
+
+def test_long_lists_look_into_more_cells(monkeypatch):
+    monkeypatch.setattr(cells, "PROBED", 4)
+    monkeypatch.setattr(cells, "RANKED", 8)
+    x = np.random.default_rng(3).normal(size=(3000, 3))
+    assert shares_found(x, SQUARED_EUCLIDEAN, 400) > 0.95
+    assert shares_found(x, SQUARED_EUCLIDEAN, 3000) == 1.0
+
+
+def test_too_few_points_leave_places_empty():
+    found = nearest_in_cells(np.arange(6, dtype=np.float32).reshape(3, 2), SQUARED_EUCLIDEAN, 5, Progress(False))
+    assert np.sort(found, 1).tolist() == [[-1, -1, 0, 1, 2]] * 3
+
+
+def test_cells_hold_each_point_once_and_stay_small():
+    rng = np.random.default_rng(4)
+    x = np.concatenate([1e-3 * rng.normal(size=(30_000, 4)), 1e3 * rng.normal(size=(2_000, 4))]).astype(np.float32)
+    rows, starts = divide(x)
+    assert np.array_equal(np.sort(rows), np.arange(len(x)))
+    assert starts[[0, -1]].tolist() == [0, len(x)]
+    assert np.diff(starts).min() > 0
+    assert np.diff(starts).max() <= LARGEST
+    same = np.zeros((1000, 2), np.float32)  # which no centres tell apart
+    assert divide(same)[1].tolist() == [0, 1000]
+
+
+def test_no_point_is_left_in_a_cell_far_away(monkeypatch):
+    monkeypatch.setattr(cells, "RUN", 4)
+    monkeypatch.setattr(cells, "RUNS", 4)
+    rng = np.random.default_rng(5)
+    x = 4 * rng.normal(size=(40, 16))[rng.integers(0, 40, 20_000)] + rng.normal(size=(20_000, 6)) @ rng.normal(
+        size=(6, 16)
+    )
+    small = x.astype(np.float32)
+    rows, starts = cells.divide(small)
+    centres = np.array([x[rows[a:b]].mean(0) for a, b in itertools.pairwise(starts)])
+    found = ((x - centres[cells._reassign(small, rows, starts, centres)]) ** 2).sum(1)
+    least = nearest_points(centres, x, SQUARED_EUCLIDEAN)[0][:, 0]
+    stray = found > 1.001 * least
+    assert 0 < stray.mean() < 0.1
+    assert found[stray].max() < 1.3 * np.quantile(least, 31 / 32)  # 3.4 if the farthest did not try all
+
+
 def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setattr(neighbours, "FEW", 10)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match=r"needs faiss: pip install 'diffclust\[neighbors\]'"):
-        Hierarchy.from_points(np.zeros((20, 2)) + np.arange(20)[:, None], n_neighbors=2)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(ImportError, match=r"needs tqdm: pip install 'diffclust\[neighbors\]'"):
         Hierarchy.from_points([[0.0], [1.0]], progress=True)
@@ -410,7 +464,12 @@ def test_any_number_of_threads_gives_the_same_tree():
         import hashlib, numpy as np, diffclust as dc
         rng = np.random.default_rng(0)
         x = rng.normal(size=(1500, 7)) + 9 * rng.integers(0, 4, (1500, 1))
-        for options in ({"algorithm": "complete"}, {"algorithm": "kdtree"}, {"n_neighbors": 4}):
+        from diffclust.solvers.points import neighbours
+        for few in (10_000, 100):
+            neighbours.FEW = few
+            h = dc.Hierarchy.from_points(x, n_neighbors=4)
+            print(hashlib.sha256(h.edges.tobytes() + h.weights.tobytes()).hexdigest())
+        for options in ({"algorithm": "complete"}, {"algorithm": "kdtree"}):
             h = dc.Hierarchy.from_points(x, **options)
             print(hashlib.sha256(h.edges.tobytes() + h.weights.tobytes()).hexdigest())
     """

@@ -177,9 +177,8 @@ def test_texts(tmp_path):
 
 
 def test_neighbors(capfd):
-    need("faiss")
     need("tqdm")
-    points = RNG.normal(size=(10_500, 2))  # above 10,000, faiss finds the neighbours
+    points = RNG.normal(size=(10_500, 2))  # above 10,000, neighbours are searched in cells
     tree = dc.Hierarchy.from_points(points, n_neighbors=5, progress=True)
     assert tree.labels(4).max() == 3
     assert "neighbours" in capfd.readouterr().err

@@ -1,17 +1,17 @@
 """Points → an approximate tree: the spanning forest of a neighbour graph, its pieces joined to one tree.
 
-The graph comes from faiss or, for few points, from an exact search. Edges get their lengths in float64 here, so the
-tree's weights are true similarities; what is approximate is the choice of edges:
+The graph comes from a search in cells or, for few points, from an exact one. Edges get their lengths in float64 here,
+so the tree's weights are true similarities; what is approximate is the choice of edges:
 
-- the graph has about ``n_neighbors`` of the nearest others of each point (an inverted file finds most of them). Faiss
-  computes in float32: points whose neighbours are too close for that are searched exactly;
+- the graph has about ``n_neighbors`` of the nearest others of each point. Cells are searched in float32: points whose
+  neighbours are too close for that are searched exactly;
 - pieces of the graph are joined by the shortest edges out of them. These are exact for pieces in which all points are
-  asked for their nearest point outside; of larger pieces a sample is asked, then the surroundings of the best answer.
+  asked for their nearest point outside. Of larger pieces a sample is asked, then the points closest to where the best
+  answer leads, until that finds no shorter edge.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -21,19 +21,26 @@ from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.threads import in_threads
 from diffclust.solvers.edges import maximum_spanning_tree
 from diffclust.solvers.points.boruvka import NO_EDGE, join
+from diffclust.solvers.points.cells import nearest_in_cells
 from diffclust.solvers.points.cpu import finish, first_equal
 from diffclust.solvers.points.metrics import METRICS, place
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import FAR, improve, nearest_points
-from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, Tree, build_tree, places
+from diffclust.solvers.points.tiles import (
+    CHEBYSHEV,
+    MANHATTAN,
+    ROWS,
+    SQUARED_EUCLIDEAN,
+    WIDTH,
+    build_tree,
+    places,
+)
 from diffclust.solvers.tree import number_trees
 
 FEW = 10_000  # points up to which the neighbours are exact
 BLURRED = 0.01  # rounding to float32, as a part of a neighbour's distance, from which on a point is searched exactly
-PROBED = 16  # lists of the inverted file that are searched
-BATCH = 16_384  # points whose neighbours are searched at once
-PAIRS = 4_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
-SURROUNDINGS = 2 * WIDTH  # places before and after an endpoint that are asked, too
+PAIRS = 2_000_000_000  # of points asked and all points, in a round of joining, spread over the pieces
+CLOSEST = 2 * ROWS  # points of a piece that are asked because they are the closest to the other end of its best edge
 
 
 @jit
@@ -73,8 +80,10 @@ def _list_edges(others, lengths, edges, edge_lengths):
     return n_edges
 
 
-def _neighbours(points: NDArray[np.float64], kind: int, n_neighbors: int, report: Progress) -> NDArray[np.int32]:
-    """About the nearest others of each point, (n, n_neighbors + 1); -1 where fewer were found.
+def _neighbours(
+    points: NDArray[np.float64], kind: int, n_neighbors: int, report: Progress
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """About the nearest others of each point, (n, n_neighbors + 1), -1 where fewer were found; and their distances.
 
     One more than asked for, because a point is mostly its own nearest.
     """
@@ -83,49 +92,27 @@ def _neighbours(points: NDArray[np.float64], kind: int, n_neighbors: int, report
     if n <= FEW:
         others = nearest_points(points, points, kind, n_neighbors + 1)[1]
         report.advance(n)
-        return others
-    centred = points - points.mean(0)
-    centred /= np.abs(centred).max()  # squares of float32 overflow and vanish early; all points differ, so no 0 / 0
-    others = _approximate_neighbours(centred.astype(np.float32), kind, n_neighbors, report)
-    blurred = _are_blurred(centred, kind, others)
+        return others, _lengths(kind, points, others)
+    small, moved = _rounded(points, kind)
+    others = nearest_in_cells(small, kind, n_neighbors + 1, report)
+    lengths = _lengths(kind, points, others)
+    farthest = np.where(others >= 0, lengths, 0.0).max(1)
+    blurred = moved > BLURRED * (np.sqrt(farthest) if kind == SQUARED_EUCLIDEAN else farthest)
     if blurred.any():
         others[blurred] = nearest_points(points, points[blurred], kind, n_neighbors + 1)[1]
-    return others
+        lengths = _lengths(kind, points, others)
+    return others, lengths
 
 
-def _approximate_neighbours(
-    points: NDArray[np.float32], kind: int, n_neighbors: int, report: Progress
-) -> NDArray[np.int32]:
-    try:
-        faiss = importlib.import_module("faiss")  # its type stubs miss half of it
-    except ImportError as error:
-        raise ImportError(
-            f"n_neighbors with more than {FEW} points needs faiss: pip install 'diffclust[neighbors]'."
-        ) from error
-    n, d = points.shape
-    n_lists = int(min(4 * np.sqrt(n), n / 40))  # faiss wants 39 points for each
-    index = faiss.index_factory(d, f"IVF{n_lists},Flat", (faiss.METRIC_L2, faiss.METRIC_L1, faiss.METRIC_Linf)[kind])
-    index.cp.max_points_per_centroid = 64
-    index.train(points)
-    index.add(points)
-    index.nprobe = min(n_lists, max(PROBED, -(-4 * n_neighbors * n_lists // n)))
-    others = np.empty((n, n_neighbors + 1), np.int32)
-    for start in range(0, n, BATCH):
-        batch = points[start : start + BATCH]
-        others[start : start + BATCH] = index.search(batch, n_neighbors + 1)[1]
-        report.advance(len(batch))
-    return others
-
-
-def _are_blurred(centred: NDArray[np.float64], kind: int, others: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Whether rounding to float32 moves a point by much of the distance to the farthest of its neighbours."""
-    lengths = _lengths(kind, centred, others)
-    farthest = np.where(others >= 0, lengths, 0.0).max(1)
-    if kind == SQUARED_EUCLIDEAN:
-        farthest = np.sqrt(farthest)
+def _rounded(points: NDArray[np.float64], kind: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """The points around their mean in float32, on a scale that fits it, and how far rounding moves each at most."""
     order = {SQUARED_EUCLIDEAN: 2, MANHATTAN: 1, CHEBYSHEV: np.inf}[kind]
-    moved = 0.5 * np.finfo(np.float32).eps * np.linalg.norm(centred, order, axis=1)
-    return moved > BLURRED * farthest
+    centred = points - points.mean(0)
+    scale = max(centred.max(), -centred.min())  # not 0, because all points differ
+    centred /= scale  # squares of float32 overflow and vanish early
+    small = centred.astype(np.float32)
+    del centred
+    return small, 0.5 * np.finfo(np.float32).eps * scale * np.linalg.norm(small, order, axis=1)
 
 
 def _lengths(kind: int, points: NDArray[np.float64], others: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -135,19 +122,27 @@ def _lengths(kind: int, points: NDArray[np.float64], others: NDArray[np.int32]) 
     return lengths
 
 
+def _graph(
+    points: NDArray[np.float64], kind: int, n_neighbors: int, report: Progress
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The edges of the neighbour graph, (m, 2), and their lengths."""
+    others, lengths = _neighbours(points, kind, n_neighbors, report)
+    edges, edge_lengths = np.empty((others.size, 2), np.int32), np.empty(others.size)
+    n_edges = _list_edges(others, lengths, edges, edge_lengths)
+    return edges[:n_edges], edge_lengths[:n_edges]
+
+
 def _forest(
-    points: NDArray[np.float64], kind: int, others: NDArray[np.int32], codes: NDArray[Any], lengths: NDArray[Any]
+    edges: NDArray[np.int32], edge_lengths: NDArray[np.float64], codes: NDArray[Any], lengths: NDArray[Any]
 ) -> tuple[int, NDArray[np.int32]]:
     """Write the graph's minimum spanning forest; returns its number of edges and the piece of each point."""
-    measured = _lengths(kind, points, others)
-    edges, edge_lengths = np.empty((others.size, 2), np.int32), np.empty(others.size)
-    n_graph = _list_edges(others, measured, edges, edge_lengths)
-    chosen = maximum_spanning_tree(edges[:n_graph], -edge_lengths[:n_graph], len(points))
+    n_points = len(codes) + 1
+    chosen = maximum_spanning_tree(edges, -edge_lengths, n_points)
     n_edges, forest = len(chosen), edges[chosen]
     codes[:n_edges] = (forest[:, 0].astype(np.int64) << 32) | forest[:, 1]
     lengths[:n_edges] = edge_lengths[chosen]
-    pieces = np.empty(len(points), np.int32)
-    number_trees(forest, n_edges, np.empty(len(points), np.int32), pieces)
+    pieces = np.empty(n_points, np.int32)
+    number_trees(forest, n_edges, np.empty(n_points, np.int32), pieces)
     return n_edges, pieces
 
 
@@ -186,9 +181,12 @@ def _join_pieces(
         best, best_code = np.full(n_components, FAR), np.full(n_components, NO_EDGE)
         asked, sampled = _to_ask(component, n_components, spared)
         improve(tree, kind, component, asked, best, best_code)
-        if sampled.any():
-            around = _surroundings(tree, component, place, best_code, sampled)
-            improve(tree, kind, component, around, best, best_code)
+        sampled &= best_code != NO_EDGE
+        while sampled.any():
+            before_code = best_code.copy()
+            closest = _closest(points, kind, component, place, best_code, sampled)
+            improve(tree, kind, component, closest, best, best_code)
+            sampled &= best_code != before_code
         certain = best_code != NO_EDGE
         before = n_edges
         n_edges, n_components, spared = join(
@@ -197,17 +195,26 @@ def _join_pieces(
         report.advance(n_edges - before)
 
 
-def _surroundings(
-    tree: Tree, component: NDArray[Any], place: NDArray[Any], best_code: NDArray[Any], sampled: NDArray[Any]
+def _closest(
+    points: NDArray[np.float64],
+    kind: int,
+    component: NDArray[Any],
+    place: NDArray[Any],
+    best_code: NDArray[Any],
+    sampled: NDArray[Any],
 ) -> NDArray[np.int32]:
-    """The places near the end, inside its component, of the best known edge out of each sampled component."""
-    chosen = np.zeros(len(tree.order), bool)
-    for c in np.flatnonzero(sampled & (best_code != NO_EDGE)).tolist():
-        ends = place[[best_code[c] >> 32, best_code[c] & 0xFFFFFFFF]]
-        inside = int(ends[0] if component[ends[0]] == c else ends[1])
-        window = slice(max(inside - SURROUNDINGS, 0), inside + SURROUNDINGS)
-        chosen[window] |= component[window] == c
-    return np.flatnonzero(chosen).astype(np.int32)
+    """The places of each sampled component that are the closest to where the best known edge out of it leads."""
+    own = component[place]
+    climbing = np.flatnonzero(sampled)
+    ends = np.stack([best_code[climbing] >> 32, best_code[climbing] & 0xFFFFFFFF])
+    goal = np.full(len(sampled), -1, np.int32)
+    goal[climbing] = np.where(own[ends[0]] == climbing, ends[1], ends[0])
+    lengths = _lengths(kind, points, goal[own][:, None])[:, 0]
+    members = np.flatnonzero(sampled[own])
+    members = members[np.argsort(own[members], kind="stable")]
+    pieces = np.split(members, np.flatnonzero(np.diff(own[members])) + 1)
+    chosen = [piece[np.argsort(lengths[piece], kind="stable")[:CLOSEST]] for piece in pieces]
+    return np.sort(place[np.concatenate(chosen)])
 
 
 def spanning_tree(
@@ -222,8 +229,7 @@ def spanning_tree(
     codes, lengths = np.empty(n - 1, np.int64), np.empty(n - 1)
     if n > 1:
         with Progress(progress) as report:
-            others = _neighbours(distinct, kind, min(n_neighbors, n - 1), report)
-            n_edges, pieces = _forest(distinct, kind, others, codes, lengths)
+            n_edges, pieces = _forest(*_graph(distinct, kind, min(n_neighbors, n - 1), report), codes, lengths)
             if n_edges < n - 1:
                 _join_pieces(distinct, kind, pieces, codes, lengths, n_edges, report)
     return finish(codes, lengths, first, metric)

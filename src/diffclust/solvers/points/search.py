@@ -279,7 +279,7 @@ def comes_before(distance, number, other_distance, other_number):
 
 
 @jit
-def _replace_last(near, near_points, distance, point):
+def replace_last(near, near_points, distance, point):
     """Put a point in the place of the last one of a heap, whose last one is at its root."""
     size, slot = near.shape[0], 0
     while 2 * slot + 1 < size:
@@ -327,7 +327,7 @@ def _from_queries(kind, query_tree, tree, near, near_points, start, stop):
                         if distance <= worst[0, row + r] and comes_before(
                             distance, point, near[i, 0], near_points[i, 0]
                         ):
-                            _replace_last(near[i], near_points[i], distance, point)
+                            replace_last(near[i], near_points[i], distance, point)
                             worst[0, row + r] = near[i, 0]
 
 

@@ -162,7 +162,7 @@ def measure_balls(tree: Tree, kind: int) -> tuple[NDArray[np.float64], NDArray[n
 
 
 @jit
-def _select(keys, order, start, stop, middle):
+def select(keys, order, start, stop, middle):
     """Reorder start..stop-1 so that nothing before ``middle`` has a larger key than anything from there on."""
     left, right = start, stop - 1
     while left < right:
@@ -230,7 +230,7 @@ def _build(points, order, keys, boxes, leaf_nodes, tiles, node, low, high, grain
         for p in range(start, stop):
             keys[p] = points[order[p], widest]
         middle = (low + high) // 2
-        _select(keys, order, start, stop, middle * WIDTH)
+        select(keys, order, start, stop, middle * WIDTH)
         stack[height, 0], stack[height, 1], stack[height, 2] = node + 2 * (middle - low), middle, high
         stack[height + 1, 0], stack[height + 1, 1], stack[height + 1, 2] = node + 1, low, middle
         height += 2
