@@ -121,7 +121,7 @@ class ImageRecipe(Recipe):
         validate = self.training.patience is not None
         parts = data.split(data.load(self.images, self.data_dir), self.n_probe, validate)
         missing = [cell for cell in self.cells() if not _file(folder, cell).exists()]
-        with _other_processes(self.processes) as pool:
+        with other_processes(self.processes) as pool:
             waiting: list[tuple[Cell, dict[str, Any], Future[dict[str, Any]]]] = []
             for start in range(0, len(missing), self.side_by_side):
                 for cell, trained, embedded in self._train(folder, missing[start : start + self.side_by_side], parts):
@@ -231,7 +231,7 @@ def _last(place: Path) -> Path | None:
 
 
 @contextmanager
-def _other_processes(n: int) -> Iterator[Executor]:
+def other_processes(n: int) -> Iterator[Executor]:
     """``n`` processes for scoring. They use no GPU and one thread each.
 
     0 is one process for each core but two. 1 is a thread of this process.
