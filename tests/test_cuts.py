@@ -311,7 +311,8 @@ def test_classes_that_are_not_found_again_make_unsure():
     noise = np.random.default_rng(0).normal(size=x.shape)
     again, lost = (partition(x, known, 4, cut="auto", retrain=lambda rest, to=to: to) for to in (x, noise))
     assert np.array_equal(again.clusters, lost.clusters)
-    assert again.evidence.share_right > 0.9 > lost.evidence.share_right + 0.05
+    odds = [each.evidence.share_right / (1 - each.evidence.share_right) for each in (again, lost)]
+    assert odds[0] > 2 * odds[1]
     own = lost.probabilities()[np.arange(len(x)), lost.clusters]
     assert own[known.labels < 0].mean() == pytest.approx(lost.evidence.share_right, abs=0.02)
 
