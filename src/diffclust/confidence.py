@@ -19,7 +19,7 @@ from diffclust.threads import small_in_one_thread
 
 NEIGHBOURS = 15  # at most, whose clusters count
 # Weights of votes, shares, densities, and of a new cluster's distance from labelled rows, but for a factor.
-WEIGHTS = (0.8, 0.11, 0.04, 0.3)
+WEIGHTS = (0.8, 0.11, 0.15, 0.3)
 ALONE = (0.0, 1.0, 0.0, 0.0)  # where no other partition votes
 # Of the logit of the share that is right: of each number of :func:`clues`. They are those of
 # `python benchmarks/trust_confidence.py results/trust_development.csv`.
