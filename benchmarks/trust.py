@@ -139,14 +139,17 @@ def ours(x: np.ndarray, y: np.ndarray, known: np.ndarray, k: int | str, seed: in
         "right": right[hidden].mean(),
         "mean_probability": model.probabilities_[hidden].mean(),
         "vote": mean_vote(clusters, model.partition_.others),
-        "labels_a_class": len(told) / len(np.unique(told)),
+        "agreement": evidence.agreement[evidence.cut],
+        "score": evidence.scores.get(evidence.cut, ""),
+        "labelled_classes": len(np.unique(told)),
     }
 
 
 # -------------------------------------------------------------------------------------------------------------- main
 
 COLUMNS = ("set", "protocol", "seed", "method", "ari", "how", "n_clusters", "true_n_clusters", "interval")
-COLUMNS += ("calibration_error", "auroc_new", "right", "mean_probability", "vote", "labels_a_class", "seconds")
+COLUMNS += ("calibration_error", "auroc_new", "right", "mean_probability", "vote", "agreement", "score")
+COLUMNS += ("labelled_classes", "seconds")
 
 
 def main() -> None:
@@ -190,7 +193,7 @@ def main() -> None:
                     rows.append(case | {"method": method, "seconds": seconds} | found)
                 print(path.stem, protocol, seed, flush=True)
                 with arguments.out.open("w", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
                     writer.writeheader()
                     writer.writerows(rows)
     summarise(rows)

@@ -1,12 +1,11 @@
 """Fits the share of rows that is expected to be right: ``SHARE_RIGHT`` of src/diffclust/confidence.py.
 
-    python benchmarks/trust.py OUT/development/*.npz --ours --protocols 1 5 half --seeds 301 302 --out FILE
+    python benchmarks/trust.py OUT/development/*.npz --ours --seeds 601 701 --out FILE
     python benchmarks/trust_confidence.py FILE
 
-A case of FILE is a table, a protocol and a seed. The logit of the share that is right is linear in the logit of the
-mean vote of the other cuts and in the logarithm of the labels a class. The sum of absolute errors is least, with a
-little weight decay. The errors that are printed are those on tables that were left out, all that come from the same
-data together.
+A case of FILE is a table, a protocol and a seed. The logit of the share that is right is linear in the numbers of
+``confidence.clues``. The sum of absolute errors is least, with a little weight decay. The errors that are printed are
+those on tables that were left out, all that come from the same data together.
 """
 
 import argparse
@@ -16,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
+
+from diffclust.confidence import clues
 
 DECAY = 1e-3
 SMOOTH = 1e-3  # of the absolute value at 0
@@ -33,8 +34,18 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     with parser.parse_args().file.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["vote"]]
-    vote, labels, right = (np.array([float(row[name]) for row in rows]) for name in ("vote", "labels_a_class", "right"))
-    x = np.stack([np.ones(len(rows)), np.log((vote + 0.02) / (1.02 - vote)), np.log(labels)], axis=1)
+    right = np.array([float(row["right"]) for row in rows])
+    x = np.array(
+        [
+            clues(
+                float(row["vote"]),
+                float(row["agreement"]),
+                float(row["score"]) if row["score"] else None,
+                row["labelled_classes"] == "1",
+            )
+            for row in rows
+        ]
+    )
     sources = np.array([row["set"].split("-")[0].removeprefix("opt") for row in rows])  # optdigits has the digits
     protocols = np.array([row["protocol"] for row in rows])
     error = np.empty(len(rows))

@@ -174,16 +174,28 @@ def trust() -> str:
     return mean_ari("trust.csv", "protocol", titles | {"half": "10% of half of the classes"})
 
 
-def trust_development() -> str:
-    """Means over the development tables, on which the probabilities were fitted."""
-    rows = read("trust_development.csv")
-    columns = {"ari": "ARI", "calibration_error": "calibration error", "right": "share that is right"}
+def means_by_protocol(name: str, columns: dict[str, str]) -> str:
+    """Means of columns of a file, by protocol."""
+    rows = read(name)
     lines = []
     for protocol in dict.fromkeys(row["protocol"] for row in rows):
         some = [row for row in rows if row["protocol"] == protocol]
         means = (f"{mean(row[name] for row in some if row[name]):.3f}" for name in columns)
         lines.append([protocol, len(some), *means])
     return table(["protocol", "cases", *columns.values()], lines)
+
+
+def trust_development() -> str:
+    """Means over the development tables, on which the probabilities were fitted."""
+    columns = {"vote": "vote of other cuts", "agreement": "agreement", "score": "score on hidden labels"}
+    return means_by_protocol("trust_development.csv", columns | {"right": "share that is right"})
+
+
+def trust_sure() -> str:
+    """How sure: means over the sets."""
+    known = {"calibration_error_share_known": "if the share were known", "calibration_error_of_truth": "of the truth"}
+    columns = {"ari": "ARI", "calibration_error": "calibration error", "calibration_error_before": "before"}
+    return means_by_protocol("trust_sure.csv", columns | known)
 
 
 def trust_k() -> str:
@@ -339,8 +351,12 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
     ),
     (
         "trust_development.csv", "Tables on which probabilities were fitted",
-        "python benchmarks/trust.py OUT/development/*.npz --ours --protocols 1 5 half --seeds 301 302 --out FILE",
+        "python benchmarks/trust.py OUT/development/*.npz --ours --seeds 601 701 --out FILE",
         "trust.md", trust_development,
+    ),
+    (
+        "trust_sure.csv", "Tables that nobody tuned for: how sure",
+        "python benchmarks/trust.py OUT/report/*.npz --ours --seeds 18 --out FILE", "trust.md", trust_sure,
     ),
     (
         "trust_k.csv", "Tables that nobody tuned for: the number of clusters",

@@ -305,6 +305,18 @@ def test_where_the_input_has_other_clusters_nobody_is_sure():
         assert own[known.labels < 0].mean() == pytest.approx(found.evidence.share_right, abs=0.02)
 
 
+def test_classes_that_are_not_found_again_make_unsure():
+    x, truth = blobs(0, size=60)
+    known = Knowledge.join(np.where((truth < 3) & (np.arange(len(x)) % 6 == 0), truth, -1))
+    noise = np.random.default_rng(0).normal(size=x.shape)
+    again, lost = (partition(x, known, 4, cut="auto", retrain=lambda rest, to=to: to) for to in (x, noise))
+    assert np.array_equal(again.clusters, lost.clusters)
+    odds = [each.evidence.share_right / (1 - each.evidence.share_right) for each in (again, lost)]
+    assert odds[0] > 2 * odds[1]
+    own = lost.probabilities()[np.arange(len(x)), lost.clusters]
+    assert own[known.labels < 0].mean() == pytest.approx(lost.evidence.share_right, abs=0.02)
+
+
 def test_hidden_rows_of_one_class_do_not_make_sure():
     """All of them are in its cluster, which says nothing about the rows that are there, too."""
     x, truth = blobs(0, n_classes=2, size=60)

@@ -19,11 +19,11 @@ from diffclust.threads import small_in_one_thread
 
 NEIGHBOURS = 15  # at most, whose clusters count
 # Weights of votes, shares, densities, and of a new cluster's distance from labelled rows, but for a factor.
-WEIGHTS = (0.8, 0.11, 0.04, 0.3)
+WEIGHTS = (0.8, 0.11, 0.15, 0.3)
 ALONE = (0.0, 1.0, 0.0, 0.0)  # where no other partition votes
-# Of the logit of the share that is right: a constant, the logit of the mean vote, log of labels a class. They are those
-# of `python benchmarks/trust_confidence.py results/trust_development.csv`.
-SHARE_RIGHT = (-0.94, 1.18, 0.26)
+# Of the logit of the share that is right: of each number of :func:`clues`. They are those of
+# `python benchmarks/trust_confidence.py results/trust_development.csv`.
+SHARE_RIGHT = (-1.23, 0.82, 0.95, 1.42, -0.34, 1.02)
 LEAST_LOG_DENSITY = -50.0
 
 Floats = NDArray[np.float64]
@@ -108,23 +108,35 @@ def mean_vote(clusters: NDArray[Any], others: Sequence[NDArray[Any]]) -> float:
     return float(np.mean([_votes(clusters, other, k)[rows, clusters].mean() for other in others]))
 
 
-def expected_share(vote: float, labels: NDArray[Any]) -> float:
-    """The share of rows that is right, before any label was hidden.
-
-    Where cuts of the input and of the embedding find the same clusters, more rows are right, and with more labels a
-    class as well. How much more was learnt on the development sets of benchmarks/trust_sets.py.
+def clues(vote: float, agreement: float, score: float | None, one_class: bool) -> tuple[float, ...]:
+    """What the share of right rows is expected from: numbers that are known without the truth.
 
     Args:
         vote: of :func:`mean_vote`.
-        labels: (n,) classes, -1 where unknown.
+        agreement: of the chosen cut, of the embedding with those of the input or the other way round.
+        score: how well the chosen cut finds hidden labels (:class:`diffclust.evidence.Evidence`), None if none were.
+        one_class: whether labels are of one class. Then that score is a lift, which is smaller than an index.
 
-    >>> [round(expected_share(vote, np.array([0, 0, 1, 1, -1, -1])), 2) for vote in (0.5, 0.8, 1.0)]
-    [0.32, 0.69, 0.98]
+    Returns:
+        One, the logit of the vote, the agreement, the score or 0, and whether there is one, and whether of one class.
     """
-    known = labels[labels >= 0]
-    constant, slope, of_labels = SHARE_RIGHT
-    logit = constant + slope * float(np.log((vote + 0.02) / (1.02 - vote)))
-    logit += of_labels * float(np.log(max(1, len(known)) / max(1, len(np.unique(known)))))
+    logit = float(np.log((vote + 0.02) / (1.02 - vote)))
+    hid = score is not None
+    return 1.0, logit, agreement, score if score is not None else 0.0, float(hid), float(hid and one_class)
+
+
+def expected_share(vote: float, agreement: float, score: float | None, one_class: bool) -> float:
+    """The share of rows that is expected to be right; arguments are those of :func:`clues`.
+
+    Where cuts of the input and of the embedding find the same clusters, more rows are right, and where hidden labels
+    are found again as well. How much more was learnt on the development sets of benchmarks/trust_sets.py.
+
+    >>> [round(expected_share(vote, 0.5, None, False), 2) for vote in (0.5, 0.8, 1.0)]
+    [0.32, 0.58, 0.92]
+    >>> [round(expected_share(0.8, 0.5, score, False), 2) for score in (0.2, 0.9)]
+    [0.57, 0.78]
+    """
+    logit = float(np.dot(SHARE_RIGHT, clues(vote, agreement, score, one_class)))
     return float(1 / (1 + np.exp(-logit)))
 
 

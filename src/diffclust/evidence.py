@@ -172,7 +172,9 @@ def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: C
             same, other = (across, by_input) if name in of_embedding else (by_input, across)
             agreement[name] = OWN_KIND * same[name] + (1 - OWN_KIND) * other[name]
     chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
-    share_right, n_hidden = _share_right(chosen, partitions, splits, of_splits, labels)
+    share_right, n_hidden = _share_right(
+        chosen, partitions, splits, of_splits, labels, agreement[chosen], scores.get(chosen)
+    )
     hidden_scores = [
         adjusted_rand_score(labels[hidden], found[chosen][hidden])
         for split, found in zip(splits, of_splits, strict=True)
@@ -220,6 +222,8 @@ def _share_right(
     splits: list[Split],
     of_splits: list[dict[str, Labels]],
     labels: Labels,
+    agreement: float,
+    score: float | None,
 ) -> tuple[float | None, int]:
     """The share of rows without a label that is expected to be right, and the hidden rows that speak for it.
 
@@ -230,7 +234,8 @@ def _share_right(
     voters = [each for name, each in partitions.items() if name != chosen and is_voter(name)]
     if not voters:
         return None, 0
-    expected = confidence.expected_share(confidence.mean_vote(own, voters), labels)
+    one_class = len(np.unique(labels[labels >= 0])) == 1
+    expected = confidence.expected_share(confidence.mean_vote(own, voters), agreement, score, one_class)
     if np.isin(own, own[labels >= 0]).all():
         right = [
             (each[chosen] == matched_clusters(each[chosen], labels, split.known.labels))[
