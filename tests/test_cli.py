@@ -586,6 +586,22 @@ def test_bench_prints_ratios():
     assert "x │" in result.stdout
 
 
+@pytest.mark.slow
+def test_bench_has_columns_for_a_gpu(monkeypatch):
+    """Here in Triton's interpreter, on tensors of the CPU."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("diffclust.bench.find_gpu", lambda: "cpu")
+    rows = call("bench", "--points", 6, "--draws", 1, "--clusters", 2).output
+    assert rows.count("ratio") == 2
+    assert len(re.findall(r"\d+x", rows)) == 8  # four solves, two ratios
+
+    from diffclust.solvers import cuda
+
+    solve = cuda.solve
+    monkeypatch.setattr(cuda, "solve", lambda request: solve(request._replace(n_clusters=1)))
+    assert "differ on 6 points" in str(call("bench", "--points", 6, "--draws", 1, "--clusters", 2).exception)
+
+
 def test_bench_times_nothing_that_is_wrong(monkeypatch):
     monkeypatch.setattr("diffclust.bench.reference.kruskal", lambda similarity, k, known: [])
     assert isinstance(call("bench", "--points", 12, "--clusters", 2).exception, AssertionError)

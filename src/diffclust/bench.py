@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,26 +27,35 @@ class Timing(NamedTuple):
         solve: "free", half of the points labelled with "must-links first" or "one pass", or "together": the free forest
             and that of one pass, as a loss asks for them.
         plain, ours: of plain Kruskal, and of the solver.
+        gpu: of the solver on a GPU, called from Python; None without one.
     """
 
     n_points: int
     solve: str
     plain: float
     ours: float
+    gpu: float | None = None
 
 
-def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10) -> Iterator[Timing]:
+def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10, *, device: str | None = None) -> Iterator[Timing]:
     """Times the solves of a loss on points in overlapping classes.
+
+    Args:
+        n_points: how many.
+        n_draws: draws of noise.
+        n_clusters: k.
+        device: a device of torch on which the solver for CUDA is timed, too; None takes the GPU, if there is one.
 
     Yields:
         The times of each kind of solve.
 
     Raises:
-        AssertionError: the answers of the two solvers differ. Then nothing is timed.
+        AssertionError: the answers of two solvers differ. Then nothing is timed.
 
     >>> [timing.solve for timing in timings(12, n_draws=2, n_clusters=3)]
     ['free', 'must-links first', 'one pass', 'together']
     """
+    device = find_gpu() if device is None else device
     similarity, labels = _problem(n_points, n_clusters)
     relation = np.nan_to_num(Constraints.from_labels(labels).matrix(), nan=-1).astype(int).tolist()
     free: dict[str, Any] = {}
@@ -63,7 +73,36 @@ def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10) -> Iterator
         for found, expected in zip(ours().edges[0], plain(), strict=True):
             if found[:, : n_points - n_clusters].tolist() != expected:
                 raise AssertionError(f"The solver and plain Kruskal differ on {n_points} points: nothing is timed.")
-        yield Timing(n_points, name, _median_ms(plain, 3), _median_ms(ours, 50))
+        gpu_ms = None if device is None else _gpu_ms(request, device)
+        yield Timing(n_points, name, _median_ms(plain, 3), _median_ms(ours, 50), gpu_ms)
+
+
+def find_gpu() -> str | None:
+    """The device of torch that is a GPU, or None."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def _gpu_ms(request: Request, device: str) -> float:
+    """Milliseconds of the solver for CUDA, after its edges are compared with those of the solver for CPUs."""
+    import torch
+
+    from diffclust.solvers import cuda
+
+    labels = None if request.labels is None else torch.as_tensor(request.labels, device=device)
+    moved = request._replace(similarity=torch.as_tensor(request.similarity, device=device), labels=labels)
+    if not np.array_equal(cuda.solve(moved).edges.cpu(), cpu.solve(request).edges):
+        raise AssertionError(f"The solvers for CPU and CUDA differ on {request.similarity.shape[-1]} points.")
+
+    def run() -> None:
+        cuda.solve(moved)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return _median_ms(run, 50 if device == "cuda" else 1)
 
 
 def _plain(similarity: NDArray[Any], n_clusters: int, n_draws: int, known: list[tuple[Any, ...]]) -> list[list[Any]]:

@@ -413,16 +413,22 @@ def bench(
     draws: Annotated[int, typer.Option(min=1, help="Draws of noise.")] = 100,
     clusters: Annotated[int, typer.Option(min=1, help="How many clusters.")] = 10,
 ) -> None:
-    """How fast the solver is on this machine, against plain Kruskal on the same draws; answers are checked first."""
-    from diffclust.bench import timings
+    """How fast the solver is on this machine, against plain Kruskal on the same draws; answers are checked first.
+
+    Both rules, and on a GPU, too, if there is one.
+    """
+    from diffclust.bench import find_gpu, timings
 
     sizes = points or [64]
     if min(sizes) < clusters:
         raise ValueError(f"{min(sizes)} points cannot be {clusters} clusters: take more points or fewer --clusters.")
     table = RichTable(title=f"{draws} draws, {clusters} clusters, milliseconds")
-    for column in ("points", "solve", "plain Kruskal", "diffclust", "ratio"):
+    device = find_gpu()
+    for column in ("points", "solve", "plain Kruskal", "diffclust", "ratio", *(["GPU", "ratio"] if device else [])):
         table.add_column(column, justify="left" if column == "solve" else "right")
     for size in sizes:
-        for row in timings(size, draws, clusters):
-            table.add_row(str(size), row.solve, f"{row.plain:.1f}", f"{row.ours:.3f}", f"{row.plain / row.ours:.0f}x")
+        for row in timings(size, draws, clusters, device=device):
+            ours = [time for time in (row.ours, row.gpu) if time is not None]
+            cells = [cell for time in ours for cell in (f"{time:.3f}", f"{row.plain / time:.0f}x")]
+            table.add_row(str(size), row.solve, f"{row.plain:.1f}", *cells)
     Console(highlight=False).print(table)
