@@ -11,8 +11,10 @@ are unknown, and such rows take part.
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.losses import TripletMarginLoss
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from pytorch_metric_learning.utils.inference import CustomKNN
 from sklearn.datasets import load_digits
 
 import diffclust as dc
@@ -47,7 +49,11 @@ networks = {
 
 # %%
 # Scores of pytorch-metric-learning on all digits, those of training and the new ones.
-calculator = AccuracyCalculator(include=("precision_at_1", "mean_average_precision_at_r"), k="max_bin_count")
+calculator = AccuracyCalculator(
+    include=("precision_at_1", "mean_average_precision_at_r"),
+    k="max_bin_count",
+    knn_func=CustomKNN(LpDistance(normalize_embeddings=False)),  # the default needs faiss
+)
 scores: dict[str, list[float]] = {}
 for name, network in networks.items():
     with torch.no_grad():
