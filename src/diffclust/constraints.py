@@ -541,10 +541,14 @@ def _chromatic_bound(relation: NDArray[np.int8]) -> int:
     """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
     from scipy.sparse.csgraph import connected_components
 
-    leaders = np.flatnonzero((relation == SAME).argmax(-1) == np.arange(len(relation)))
-    apart = (relation == DIFFERENT)[np.ix_(leaders, leaders)]
-    if not apart.any():
+    different = relation == DIFFERENT
+    constrained = np.flatnonzero(different.any(-1))  # one colour is enough for all others
+    if not len(constrained):
         return 1
+    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
+    apart = different[np.ix_(leaders, leaders)]
+    if all_apart(apart):
+        return len(leaders)
     # Two copies of each group, and edges between copies only: a bipartite graph falls into twice as many pieces.
     doubled = np.block([[np.zeros_like(apart), apart], [apart, np.zeros_like(apart)]])
     if connected_components(doubled)[0] == 2 * connected_components(apart)[0]:
