@@ -261,6 +261,8 @@ def log_densities(points: Floats, share: Floats, prior: int = GAUSSIAN_PRIOR) ->
 
     ``prior`` rows a dimension speak for the mean covariance of all clusters.
     """
+    from scipy.linalg import solve_triangular
+
     n, d = points.shape
     weight = np.maximum(share.sum(0), np.finfo(np.float64).tiny)
     centres = share.T @ points / weight[:, None]
@@ -272,7 +274,7 @@ def log_densities(points: Floats, share: Floats, prior: int = GAUSSIAN_PRIOR) ->
     for number, (centre, own) in enumerate(zip(centres, weight, strict=True)):
         covariance = (scatter[number] + extra * mean) / (own + extra) + 1e-6 * np.eye(d)
         root = np.linalg.cholesky(covariance)
-        whitened = np.linalg.solve(root, (points - centre).T)
+        whitened = solve_triangular(root, (points - centre).T, lower=True, overwrite_b=True, check_finite=False)
         density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)
     return density
 
@@ -347,7 +349,7 @@ def _lloyd(
             break
         clusters = found
         sizes = np.bincount(clusters, minlength=k)
-        sums = np.stack([np.bincount(clusters, column, k) for column in points.T], axis=1)
+        sums = np.eye(k)[clusters].T @ points
         # A centre that lost all of its rows moves to the row that is farthest from its own.
         own = distances[np.arange(len(points)), clusters]
         for empty in np.flatnonzero(sizes == 0):
