@@ -383,7 +383,7 @@ def kernels_of_a_gpu(x, cotangent):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if device == "cpu":
             patch.setattr(triton_similarity, "PROGRAMS", 2)  # the interpreter runs one after the other
-        x = torch.tensor(x, device=device, requires_grad=True)
+        x = torch.as_tensor(x, device=device).detach().requires_grad_()
         value = torch_similarity.standardized_distances(x)
         gradient = torch.autograd.grad(value, x, torch.tensor(cotangent, device=device))[0]
     return value.detach().cpu().numpy(), gradient.cpu().numpy()
@@ -418,3 +418,15 @@ def test_kernels_at_the_ends():
     assert np.isnan(gradient).all()
     expanded = kernels_of_a_gpu(points((20, 3), np.float32), np.broadcast_to(np.float32(1), (20, 20)))[1]
     assert np.abs(expanded).max() < 1e-4  # of the sum of all entries, which is zero
+
+
+def test_kernels_on_points_of_any_strides():
+    """Of a transposed tensor, as of a copy of it."""
+    torch = pytest.importorskip("torch")
+    cotangent = points((20, 20), np.float64, seed=1)
+    value, gradient = kernels_of_a_gpu(points((20, 4), np.float64), cotangent)
+    strided = torch.tensor(points((20, 4), np.float64).T.copy()).T
+    assert not strided.is_contiguous()
+    same_value, same_gradient = kernels_of_a_gpu(strided, cotangent)
+    np.testing.assert_allclose(same_value, value, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(same_gradient, gradient, rtol=0, atol=1e-12)

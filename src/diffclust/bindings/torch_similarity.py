@@ -44,7 +44,7 @@ class _StandardizedDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
         if kernels := _kernels_for(embeddings):
-            x = embeddings - embeddings.mean(-2, keepdim=True)
+            x = (embeddings - embeddings.mean(-2, keepdim=True)).contiguous()  # kernels read its rows in turn
             s, scale = kernels.standardize(_multiply(x, x.mT))
         else:
             x, half = _half_distances(embeddings)
