@@ -1,5 +1,7 @@
 """Embeddings to similarities, against direct formulas in float64; bounds follow from the number of roundings."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.metrics.pairwise import cosine_similarity
@@ -430,3 +432,14 @@ def test_kernels_on_points_of_any_strides():
     same_value, same_gradient = kernels_of_a_gpu(strided, cotangent)
     np.testing.assert_allclose(same_value, value, rtol=0, atol=1e-12)
     np.testing.assert_allclose(same_gradient, gradient, rtol=0, atol=1e-12)
+
+
+def test_kernels_are_for_float32():
+    """Their sums of squares overflow, or vanish, where float64 has the exponents for it and torch's own do not."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from diffclust.bindings.torch_similarity import _kernels_for
+
+    on_gpu = {"is_cuda": True, "shape": torch.Size((20, 3))}
+    assert _kernels_for(SimpleNamespace(dtype=torch.float32, **on_gpu)) is not None
+    assert _kernels_for(SimpleNamespace(dtype=torch.float64, **on_gpu)) is None

@@ -74,6 +74,8 @@ def _kernels_for(embeddings: Tensor) -> Any:
     """The module with Triton's kernels, for CUDA tensors that it is made for; else None."""
     if not embeddings.is_cuda or not 0 < embeddings.shape[:-2].numel() < 2**16:
         return None
+    if embeddings.dtype != torch.float32:  # squares of float64 distances may overflow or vanish in sums of float64
+        return None
     from diffclust.bindings import triton_similarity
 
     return triton_similarity if embeddings.shape[-2] <= triton_similarity.LARGEST else None
