@@ -251,6 +251,24 @@ def test_draws_take_turns_where_their_words_do_not_fit(rng, monkeypatch, must_li
         np.testing.assert_array_equal(mine, expected)
 
 
+def test_launches_stay_within_what_a_gpu_takes(monkeypatch):
+    """Along the second axis of a launch that is 65,535 programs; the interpreter takes any number."""
+    grids = []
+
+    class Recorded:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return lambda *arguments, **options: None
+
+    for name in ("perturb", "solve_draws", "grow_units", "write_constrained"):
+        monkeypatch.setattr(cuda, name, Recorded())
+    monkeypatch.setattr(cuda, "mean_values", lambda values: values[:, 0, 0])
+    similarity, labels = torch.zeros(1, 2, 2), torch.zeros(1, 2, dtype=torch.int64)
+    cuda.solve(request(similarity, 1, labels=labels, detail="draws", n_draws=300_000))
+    assert len(grids) == 8
+    assert all(len(grid) == 1 or grid[1] <= 65_535 for grid in grids)
+
+
 def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
     new_empty = torch.Tensor.new_empty
 

@@ -63,6 +63,7 @@ __all__ = [
 ]
 
 MAX_POINTS = 1 << 14  # an index has 14 bits in a key
+MAX_GRID = (1 << 16) - 1  # programs along the second axis of a launch
 
 
 def solve(request: Request) -> Answer:
@@ -113,7 +114,8 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
         return forests
 
     pitch, block, warps = pitch_of(n), triton.next_power_of_2(n), warps_for(n)
-    at_once = max(1, min(n_draws, words_bytes(similarity.device) // (4 * n_problems * n * pitch)))
+    fitting = words_bytes(similarity.device) // (4 * n_problems * n * pitch)
+    at_once = max(1, min(n_draws, fitting, MAX_GRID * DRAWS_AT_ONCE))
     items = n_problems * at_once
     words = similarity.new_empty((items, n, pitch), dtype=torch.int32)
     keys = similarity.new_empty((items, 2, n), dtype=torch.int64)
@@ -146,8 +148,8 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
             if not with_labels:
                 narrow = min(max(32, block // 4), 1024)
                 few = max(1, narrow // 128)
-                grow_units[(PARTS, items)](
-                    words, keys, rows, numbers, n, pitch, n_chunk, FIRST=request.must_link_first, BLOCK=block,
+                grow_units[(PARTS * items,)](
+                    words, keys, rows, numbers, n, pitch, FIRST=request.must_link_first, BLOCK=block,
                     NARROW=narrow, N_PARTS=PARTS, WARPS=few, **launch(few),
                 )  # fmt: skip
             write_constrained[(items,)](

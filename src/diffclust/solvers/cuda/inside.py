@@ -29,9 +29,9 @@ def _grow(words, slots, v, valid, u, size, pitch, WARPS: tl.constexpr):
     return n_missing > 0
 
 
-@triton.jit(do_not_specialize=["n_chunk"])
+@triton.jit
 def grow_units(
-    words, keys, rows, numbers, n, pitch, n_chunk,
+    words, keys, rows, numbers, n, pitch,
     FIRST: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr, N_PARTS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """Trees of the units of a draw that ``solve_draws`` has listed.
@@ -39,7 +39,7 @@ def grow_units(
     Most units go into a vector of ``NARROW`` points; a vector of all points serves the others. The unit's first point,
     where its tree starts, keeps with must-links first the edge that joined its closure to another one.
     """
-    part, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part, item = tl.program_id(0) % N_PARTS, (tl.program_id(0) // N_PARTS).to(tl.int64)
     words += item * n * pitch
     slots = keys + item * 2 * n + n
     rows += item * N_ROWS * n
