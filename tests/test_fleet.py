@@ -155,6 +155,19 @@ def test_all_stopped_ends_training():
     assert len(module.loss_curve) == 10
 
 
+def test_a_run_in_which_all_have_stopped_takes_no_more_steps(tmp_path, monkeypatch):
+    """It was killed after the checkpoint of its last block."""
+    x, y, ys = make_data()
+    idle = make_config(learning_rate=1e-30, patience=1, n_steps=1000, monitor="val_ari")
+    options = {"validation": (x[:64], y[:64]), "progress": False, "folder": tmp_path, "save_every": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr("diffclust.training.callbacks.SaveBlocks.on_train_end", lambda *arguments: None)
+        fit_many([idle], x, ys[:1], **options)
+    module = fit_many([idle], x, ys[:1], resume=tmp_path / "last.ckpt", **options)[0]
+    assert len(module.loss_curve) == 10
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["done"] == 10
+
+
 def train_and_save(configs, folder):
     x, y, ys = make_data()
     fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder=folder)

@@ -190,6 +190,9 @@ class Fleet(pl.LightningModule):
         """A block of steps of all networks, and the validation at its end."""
         assert self._steps is not None
         trained = self._active()
+        if not trained:  # a run goes on from a checkpoint in which all have stopped
+            self.trainer.should_stop = True
+            return
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
             self._steps.run(block, trained)
         self.done = self._steps.done
