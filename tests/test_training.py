@@ -35,8 +35,8 @@ from diffclust.training.data import (  # noqa: E402
     longest_shift,
     move_images,
 )
-from diffclust.training.module import ForestModule, pair_scores  # noqa: E402
-from diffclust.training.steps import seed_step  # noqa: E402
+from diffclust.training.module import ForestModule, make_module, pair_scores  # noqa: E402
+from diffclust.training.steps import Steps, seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 
 
@@ -328,6 +328,20 @@ def test_loss_at_the_final_noise_is_measured_and_changes_nothing(tmp_path, monke
     monkeypatch.setattr(ForestModule, "_measure_at_final_noise", lambda self, step: None)
     assert_same_weights(module, fit(config, x, known, progress=False))
     assert fit(make_config(), x, known, progress=False).final_noise_losses == []  # its noise is the same in all steps
+
+
+class StopsAtValidation(Callback):
+    def on_validation_end(self, trainer, pl_module):
+        trainer.should_stop = True
+
+
+def test_losses_at_the_final_noise_are_numbers_where_training_ends_early(monkeypatch):
+    monkeypatch.setattr("diffclust.training.module.LEAST_STEPS", 5)
+    x, _, known = make_data()
+    config = make_config(**GROWING, validation_fraction=0.3, validate_every=8)
+    module = fit(config, x, known, callbacks=[StopsAtValidation()], progress=False)
+    assert [each["step"] for each in module.final_noise_losses] == [0, 5]
+    assert all(isinstance(each["loss"], float) for each in module.final_noise_losses)
 
 
 def test_loss_at_the_final_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
@@ -913,6 +927,17 @@ class InterruptsItself(torch.nn.Linear):
         if self.calls == 12:
             os.kill(os.getpid(), signal.SIGTERM)
         return super().forward(x)
+
+
+@pytest.mark.parametrize("number", [float, np.float64])
+def test_rates_of_steps_are_float32(number):
+    """As fused AdamW on a GPU wants them, also where a sweep gives numbers of NumPy."""
+    x, _, known = make_data()
+    config = make_config(learning_rate=number(1e-3), noise_start=number(0.25)).resolve((5,))
+    data = ForestData(config, torch.from_numpy(x).float(), torch.from_numpy(known), None)
+    module = make_module(config, data.sets["training"][0], data.scaling)
+    steps = Steps([module], [data], [module.make_optimizer()], 0, 5)
+    assert [each.dtype for each in (*steps._rates, *steps._rate, *steps._scales)] == [torch.float32] * 3
 
 
 def test_interrupt_ends_training_after_the_block(tmp_path, in_blocks):

@@ -204,7 +204,7 @@ class ForestModule(pl.LightningModule):
         """Measures the last point of the curve at the final noise, and frees what only steps need."""
         if self.loss.noise_scale is not None and self.global_step == self.n_steps:
             self._measure_at_final_noise(self.n_steps)
-            self._read_measured()
+        self._read_measured()
         if self._steps is not None:
             self._steps = None
             for parameter in self.parameters():

@@ -74,7 +74,7 @@ class Steps:
         self._in_block = torch.zeros(1, dtype=torch.int64, device=device)
 
         def of_steps(value: Callable[[int], float]) -> Tensor:
-            return torch.tensor([value(step) for step in range(n_steps)], device=device)
+            return torch.tensor([value(step) for step in range(n_steps)], dtype=torch.float32, device=device)
 
         configs = [each.config for each in data]
         self._rates = [of_steps(lambda step, c=c: c.learning_rate * c.rate(step)) for c in configs]  # type: ignore[misc]
