@@ -66,6 +66,21 @@ def test_a_row_that_looks_like_another_class_than_its_cluster_is_uncertain():
     assert np.delete(uncertain, 30).max() < 0.3
 
 
+def test_uncertainty_does_not_depend_on_the_numbers_of_classes():
+    """Also not in a cluster in which no row is labelled, of which some rows are near one class, some near another."""
+    x = np.random.default_rng(0).normal(size=(90, 3))
+    x[:, 0] += np.repeat([9, -9, 3, -3], [30, 30, 15, 15])
+    clusters = np.repeat([0, 1, 2], 30)
+    found = []
+    for first, second in ((4, 7), (7, 4)):
+        labels = np.full(90, -1)
+        labels[[*range(10), *range(30, 40)]] = np.repeat([first, second], 10)
+        known = dc.Knowledge.join(labels)
+        state = _State(x, "euclidean", clusters, ["a", "b", "c"], np.ones(90), known, labels >= 0)
+        found.append(_uncertainty(state))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
+
+
 def test_questions_are_new_rows_and_all_different():
     x, truth = blobs()
     known = told(truth, np.arange(0, 160, 3))

@@ -179,8 +179,10 @@ def _uncertainty(state: _State) -> Floats:
     chances = model.predict_proba(points)
     votes = np.zeros((len(state.names), chances.shape[1]))
     np.add.at(votes, (state.clusters[known], np.searchsorted(model.classes_, labels)), 1)
-    own = (np.arange(len(chances)), votes.argmax(1)[state.clusters])
-    chance = np.where((votes.max(1) > 0)[state.clusters], chances[own], 0)
+    rows = np.flatnonzero(votes.max(1)[state.clusters])  # in a cluster without an answer every class is another one
+    own = (rows, votes.argmax(1)[state.clusters[rows]])
+    chance = np.zeros(len(chances))
+    chance[rows] = chances[own]
     chances[own] = 0
     return (1 - CLASSIFIER_WEIGHT) * uncertain + CLASSIFIER_WEIGHT * (1 - chance + chances.max(1))
 
