@@ -403,7 +403,7 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "python benchmarks/loss.py --reference PATH --points 64 128 --draws 100 --seconds 3", "README.md", loss,
     ),
     (
-        "gpu.csv", "Loss and gradient on an NVIDIA H200", "PYTHONPATH=src python benchmarks/gpu.py --seconds 0.2",
+        "gpu.csv", "Loss and gradient on an NVIDIA H200", "PYTHONPATH=src python benchmarks/gpu.py --seconds 0.15",
         "README.md", gpu,
     ),
     (
