@@ -64,4 +64,5 @@ def join_closures(ordered, blocks, renamed, joins, closure, n, left, BLOCK: tl.c
             tl.store(blocks + v, block, mask=v < n)
             tl.debug_barrier()
         start += LANES
+    tl.debug_barrier()  # before the caller overwrites the keys, which a slower warp may still read
     return block

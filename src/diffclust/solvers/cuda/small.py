@@ -65,6 +65,7 @@ def _trees_of_closures(
     key = tl.load(keys + v, mask=valid, other=0)
     key = tl.where((key >> TIER_SHIFT) > 0, key & WITHOUT_TIER, -1)
     if tl.sum((key >= 0).to(tl.int32), axis=0) < tl.sum(is_other.to(tl.int32), axis=0):
+        tl.debug_barrier()  # of up to 32 points every warp reads all keys, and sums without waiting for the others
         key = forest_in_blocks(words, closures, blocks, keys, n, pitch, True, BLOCK, WARPS)
         tl.store(keys + n + v, tl.full((BLOCK,), -1, tl.int64), mask=valid)
     tl.debug_barrier()
