@@ -71,6 +71,12 @@ def test_each_network_is_trained_as_if_it_were_alone():
         assert module.device.type == "cpu"
 
 
+def test_on_the_cpu_nothing_is_to_be_captured():
+    x, _, ys = make_data()
+    (module,) = fit_many([make_config(capture=False, device="cpu", n_steps=1)], x, ys[:1], progress=False)
+    assert module.not_captured == ""
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*")  # of JAX, where other tests use it
 def test_workers_change_nothing():
     x, _, ys = make_data()

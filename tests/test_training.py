@@ -20,7 +20,7 @@ from sklearn.decomposition import PCA
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
 
-from lightning.pytorch.callbacks import Callback  # noqa: E402
+from lightning.pytorch.callbacks import Callback, LambdaCallback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.backbones import BACKBONES, InputScaling, choose_scaling, make_backbone  # noqa: E402
@@ -967,6 +967,8 @@ def test_nothing_on_the_console_in_blocks(capfd, in_blocks):
     [
         ({}, [Callback()], ""),
         ({}, [WatchGather()], "the callback WatchGather is for every step"),
+        ({}, [LambdaCallback(on_train_batch_end=lambda *arguments: None)], "the callback LambdaCallback is for every step"),
+        ({}, [LambdaCallback(on_fit_start=lambda *arguments: None)], ""),
         ({"capture": False}, [], "capture is False"),
         ({"precision": "bf16-true"}, [], "precision is 'bf16-true'"),
     ],

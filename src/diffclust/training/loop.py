@@ -171,7 +171,8 @@ def _why_not_captured(config: TrainingConfig, trainer: pl.Trainer, callbacks: Se
     if config.precision not in PRECISIONS:
         return f"precision is {config.precision!r}, not one of {PRECISIONS}"
     for callback in callbacks:
-        if any(getattr(type(callback), name) is not getattr(Callback, name) for name in OF_EVERY_STEP):
+        hooks = {name: getattr(callback, name) for name in OF_EVERY_STEP}  # Lightning's LambdaCallback has them itself
+        if any(getattr(hook, "__func__", None) is not getattr(Callback, name) for name, hook in hooks.items()):
             return f"the callback {type(callback).__name__} is for every step"
     return ""
 

@@ -63,7 +63,7 @@ class Steps:
         self.networks, self.data, self.optimizers, self.done = networks, data, optimizers, done
         self.device = device = networks[0].device
         self._on_gpu = device.type == "cuda"
-        self.not_captured = "" if all(each.config.capture for each in data) else "capture is False"
+        self.not_captured = "capture is False" if self._on_gpu and not all(c.config.capture for c in data) else ""
         self._longest = longest
         x = data[0].sets["training"][0].to(device)
         for each in data:
