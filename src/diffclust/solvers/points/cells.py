@@ -22,7 +22,7 @@ SAMPLE = 32  # points for each part, from which its centre is learned
 ROUNDS = 4  # of k-means
 LEVELS = 16  # more are not needed, unless all points of a set have the same nearest centre
 PROBED = 48  # nearest cells into which a point looks, unless more are needed for its list
-RUN, RUNS = 64, 32  # a point tries the cells of so many runs of so many to find the one whose centre is the nearest
+RUN, RUNS = 64, 32  # cells in a row are a run; to find the nearest centre, a point tries the cells of the nearest runs
 FARTHEST = 1 / 32  # share of the points, the farthest from the nearest centre they found, that try all cells
 RANKED = 256  # cells nearest to a point's own, of which it takes its nearest
 
