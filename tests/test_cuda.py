@@ -432,6 +432,20 @@ def test_a_launch_that_fails_leaves_no_workspace_behind(rng, monkeypatch):
     assert means(given, 2, **TWO_DRAWS)[0].item() == before.item()
 
 
+def test_a_workspace_serves_one_thread_at_a_time(rng, monkeypatch):
+    """The greedy of a relation leaves counts in it for the launch after it."""
+    held, greedily = [], small.solve_greedily
+
+    def watched(*arguments):
+        held.append(small._workspace_lock.locked())
+        return greedily(*arguments)
+
+    monkeypatch.setattr(small, "solve_greedily", watched)
+    means(on_device(symmetric(rng, 1, 6)), 2, relation=on_device(some_relation(rng, 1, 6)), n_draws=1)
+    assert held == [True]
+    assert not small._workspace_lock.locked()
+
+
 @pytest.mark.gpu  # in the interpreter there are no streams
 def test_each_stream_has_a_workspace_of_its_own(rng):
     draws = {**TWO_DRAWS, "n_draws": 500}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ SMALL = 128  # points up to which everything goes into one launch
 PROGRAMS = 1 << 10  # at most; each takes draws in turn, and its words stay in the cache
 _KEPT = 1 << 24  # bytes up to which a workspace is kept for the next call
 _ROWS = tl.constexpr(3)
+# A relation takes two launches with one workspace, between which other threads on the same stream must not use it.
+_workspace_lock = threading.Lock()
 
 
 @triton.jit
@@ -219,13 +222,14 @@ def mean_in_one_launch(request: Request) -> Answer:
             (similarity.dtype, known.dtype, class_of(k), class_of(draws.seed), class_of(draws.first)),
         )  # fmt: skip
         try:
-            if ready is not None:
-                counts, values = launch.workspace[1:3]
-                solve_greedily(ready, k, request, counts if request.adjacency else None, (None, None, values))
-            launch(
-                stream, (similarity, known, n_related, means, means if adjacency is None else adjacency),
-                (k, draws.seed, draws.first, float(draws.epsilon)),
-            )  # fmt: skip
+            with _workspace_lock:
+                if ready is not None:
+                    counts, values = launch.workspace[1:3]
+                    solve_greedily(ready, k, request, counts if request.adjacency else None, (None, None, values))
+                launch(
+                    stream, (similarity, known, n_related, means, means if adjacency is None else adjacency),
+                    (k, draws.seed, draws.first, float(draws.epsilon)),
+                )  # fmt: skip
         except BaseException:
             _prepare_once.cache_clear()  # a kernel that stopped halfway may have left counts behind
             raise
