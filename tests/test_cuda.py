@@ -348,7 +348,7 @@ def test_one_launch_of_a_relation(rng, n, must_link_first, free):
     given, draws = on_device(symmetric(rng, 3, n)), {"n_draws": 10 if ON_GPU else 2, "epsilon": 0.4, "seed": 2}
     options = {"relation": on_device(relation), "must_link_first": must_link_first, "free": free, **draws}
     for k in (n // 2, on_device(np.array([n // 2, n, 1]))):
-        expected = cuda.solve(request(given, k, adjacency=True, **options))
+        expected = cuda.solve(request(given, k, adjacency=True, if_infeasible="clamp", **options))
         for _ in range(2):
             mean, found = means(given, k, **options)
             np.testing.assert_array_equal(mean.cpu(), expected.mean.cpu())
@@ -377,6 +377,24 @@ def test_one_number_of_clusters_for_all_problems(rng):
     for detail in ("mean", "forests"):
         found, right = (means(given, k, labels=labels, detail=detail, **draws)[0] for k in (repeated, 4))
         np.testing.assert_array_equal(found.cpu(), right.cpu())
+
+
+@pytest.mark.parametrize("must_link_first", [False, True])
+def test_clusters_are_moved_into_the_range_of_closures(rng, must_link_first):
+    """Of a relation as of the labels that say the same: while a graph is captured, the caller cannot read it."""
+    labels = np.array([[0, 0, 1, 2, 1, -1], [0, 0, 0, 0, 0, 0]])  # from 3 to 4 clusters, and 1
+    closure = np.where(labels >= 0, labels, 3 + np.arange(6))
+    apart = (labels >= 0)[:, :, None] & (labels >= 0)[:, None, :]
+    relation = np.where(closure[:, :, None] == closure[:, None, :], 1, np.where(apart, 0, -1)).astype(np.int8)
+    given, options = on_device(symmetric(rng, 2, 6)), {"n_draws": 2, "epsilon": 0.1, "must_link_first": must_link_first}
+    for k in (1, 4, 6):
+        for detail in ("mean", "draws"):
+            found, expected = (
+                means(given, k, detail=detail, **{name: on_device(known)}, **options)
+                for name, known in (("relation", relation), ("labels", labels))
+            )
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(mine.cpu(), theirs.cpu())
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])

@@ -32,9 +32,10 @@ class Request(NamedTuple):
         must_link_first: which greedy, see ``docs/design.md``.
         free: also the forests without constraints. Where there are no constraints, there are only these.
         if_infeasible: what to do about a k that cannot be. "continue": use it as it is; the forest may end with more
-            trees. "clamp": first move k into the range that labels allow (the range of a relation is the caller's
-            business). "raise": as "continue", but a k outside 1..n, or one that a forest does not reach, is a
-            ValueError, as far as the solver can tell without waiting for a device.
+            trees. "clamp": first move k into the range that labels allow. The range of a relation is the caller's
+            business; but CUDA applies it where a relation says no more than labels and must-links, because it cannot be
+            read while a graph is captured. "raise": as "continue", but a k outside 1..n, or one that a forest does not
+            reach, is a ValueError, as far as the solver can tell without waiting for a device.
         adjacency: whether ``Answer.adjacency`` is wanted.
         detail: what else is wanted. "mean": nothing. "draws": values and edges of every draw, its edges in any order.
             "forests": values, edges in order, and labels of every draw.

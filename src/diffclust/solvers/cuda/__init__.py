@@ -141,7 +141,7 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
             solve_draws[(items,)](
                 words, n_clusters, ready.closures, ready.n_related, counts, *forests, keys, rows, numbers, *place,
                 CONSTRAINED=ready.form != "none", FREE=request.free or ready.form == "none",
-                CLAMP=request.if_infeasible == "clamp" and ready.form == "labels", **rule, **wanted, **launch(warps),
+                CLAMP=request.if_infeasible == "clamp", **rule, **wanted, **launch(warps),
             )  # fmt: skip
             if ready.form == "none":
                 continue

@@ -52,7 +52,7 @@ def have_form(closures, n_related, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def joins_left(closure, k, n, CLAMP: tl.constexpr):
-    """How many joins of closures leave k blocks; with ``CLAMP`` k is first moved into the range of the labels.
+    """How many joins of closures leave k blocks; with ``CLAMP`` k is first moved into the range of the closures.
 
     That is from the number of labelled closures, at least 1, to that of all closures, unlabelled points among them.
     Args: closure (BLOCK,) of each point, from n on ignored.

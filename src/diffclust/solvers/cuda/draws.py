@@ -100,9 +100,15 @@ def solve_draws(
     index = tl.arange(0, BLOCK)
     k = tl.load(n_clusters + problem).to(tl.int32)
     left = 0
+    is_described = True
     if CONSTRAINED:
         closure = tl.load(closures + index, mask=index < n, other=0)
-        left, k = joins_left(closure, k, n, CLAMP)
+        left, clamped = joins_left(closure, k, n, CLAMP)
+        if RELATION:
+            is_described = have_form(closures, n_related + problem * n, n, BLOCK)
+            k = tl.where(is_described, clamped, k)
+        else:
+            k = clamped
     key, rank = sorted_tree(words, closures, keys, n, pitch, BLOCK, WARPS)
     kept, failed = free_forest(key, rank, n, k)
     if FREE:
@@ -112,9 +118,6 @@ def solve_draws(
         )  # fmt: skip
     if CONSTRAINED:
         n_units = 0
-        is_described = True
-        if RELATION:
-            is_described = have_form(closures, n_related + problem * n, n, BLOCK)
         if is_described & (failed == 0):
             slots = keys + n
             tl.debug_barrier()

@@ -140,7 +140,11 @@ def _solve_and_mean(
                 is_described = have_form(known + problem * n, n_related + problem * n, n, BLOCK)
             else:
                 closure = _closures(known + problem * n, n, BLOCK)
-            left, k = joins_left(closure, k, n, CLAMP)
+            left, clamped = joins_left(closure, k, n, CLAMP)
+            if RELATION:
+                k = tl.where(is_described, clamped, k)
+            else:
+                k = clamped
             tl.store(rows + index, closure, mask=index < n)
         key, rank = sorted_tree(words, rows, keys, n, pitch, BLOCK, WARPS)
         kept, failed = free_forest(key, rank, n, k)
@@ -211,7 +215,7 @@ def mean_in_one_launch(request: Request) -> Answer:
     kind = (
         request.adjacency, draws.epsilon != 0, draws.noise == "gumbel", draws.antithetic,
         request.is_constrained, ready is not None, request.free or not request.is_constrained,
-        request.must_link_first, request.labels is not None and request.if_infeasible == "clamp",
+        request.must_link_first, request.is_constrained and request.if_infeasible == "clamp",
     )  # fmt: skip
     stream = stream_of(similarity)
     with device_of(similarity):
