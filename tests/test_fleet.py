@@ -313,6 +313,21 @@ def test_what_cannot_be_captured_is_trained_step_by_step(what, reason):
 
 @pytest.mark.gpu
 @on_gpu
+@pytest.mark.parametrize("options", [{"views": 2, "augment": "shift"}, {"neighbours": 3, "backbone": "mlp"}])
+def test_steps_with_several_copies_of_a_row_are_captured(options):
+    """What is known about these is a relation on the GPU, which no step reads."""
+    x, _, ys = make_data()
+    x = x if "augment" in options else x.reshape(len(x), -1)
+    for labelled_fraction in (0.5, 1.0):  # where all rows of a batch are labelled, k is above what they allow
+        config = make_config(**options, labelled_fraction=labelled_fraction, n_clusters=5, n_steps=8)
+        captured = fit(config, x, ys[0], progress=False)
+        assert captured.not_captured == ""
+        single = fit(dataclasses.replace(config, capture=False), x, ys[0], progress=False)
+        np.testing.assert_allclose(captured.loss_curve[:6], single.loss_curve[:6], rtol=1e-2)
+
+
+@pytest.mark.gpu
+@on_gpu
 def test_a_run_on_a_gpu_goes_on_on_the_cpu_and_back(tmp_path):
     x, _, ys = make_data()
     for number, (first, second) in enumerate([("cuda", "cpu"), ("cpu", "cuda")]):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import diffclust as dc
+from diffclust.frameworks import rehearsed_capture
 
 LOSSES = (dc.nn.PartialFenchelYoungLoss, dc.nn.ConnectivityLoss)
 EVERY_LOSS = pytest.mark.parametrize("module", LOSSES, ids=lambda m: m.__name__)
@@ -611,6 +612,19 @@ def test_memory_keeps_rows_of_a_momentum_encoder_out_of_the_batch():
 
 
 @needs_adapter
+def test_views_are_not_read_while_a_capture_is_rehearsed(monkeypatch):
+    """Else a step of training on a GPU would wait, and could not be captured."""
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    same = torch.arange(6) % 3
+    known = dc.Constraints(relation=torch.where(same[:, None] == same, 1, -1).to(torch.int8))
+    loss = dc.nn.PartialFenchelYoungLoss(2, seed=4)
+    expected = loss.eval()(x, known)
+    for name in ("min_clusters", "max_clusters"):
+        monkeypatch.setattr(dc.Constraints, name, property(lambda self: pytest.fail("it is read")))
+    with rehearsed_capture():
+        assert torch.equal(loss(x, known), expected)
+
+
 def test_self_supervised_views_belong_together_and_rows_may_share_a_cluster():
     pytest.importorskip("pytorch_metric_learning")
     from diffclust.metric_learning import PartialFenchelYoungLoss, SelfSupervisedLoss

@@ -967,8 +967,8 @@ def test_nothing_on_the_console_in_blocks(capfd, in_blocks):
     [
         ({}, [Callback()], ""),
         ({}, [WatchGather()], "the callback WatchGather is for every step"),
-        ({}, [LambdaCallback(on_train_batch_end=lambda *arguments: None)], "the callback LambdaCallback is for every step"),
-        ({}, [LambdaCallback(on_fit_start=lambda *arguments: None)], ""),
+        ({}, [LambdaCallback(on_after_backward=lambda *_: None)], "the callback LambdaCallback is for every step"),
+        ({}, [LambdaCallback(on_fit_start=lambda *_: None)], ""),
         ({"capture": False}, [], "capture is False"),
         ({"precision": "bf16-true"}, [], "precision is 'bf16-true'"),
     ],

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,24 @@ def is_traced(array: Any) -> bool:
 def is_captured(array: Any) -> bool:
     """Whether a CUDA graph is being captured, so that nothing of the GPU can be read now."""
     return device_of(array) == "cuda" and sys.modules["torch"].cuda.is_current_stream_capturing()
+
+
+_rehearsed = ContextVar("_rehearsed", default=False)
+
+
+@contextmanager
+def rehearsed_capture() -> Iterator[None]:
+    """A context in which nothing is read that would not be read while a CUDA graph is captured."""
+    token = _rehearsed.set(True)
+    try:
+        yield
+    finally:
+        _rehearsed.reset(token)
+
+
+def is_rehearsed() -> bool:
+    """Whether this is in :func:`rehearsed_capture`."""
+    return _rehearsed.get()
 
 
 def sort(array: Any) -> Any:

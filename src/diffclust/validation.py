@@ -19,6 +19,7 @@ from diffclust.frameworks import (
     framework_of,
     is_captured,
     is_integer,
+    is_rehearsed,
     is_traced,
     namespace_of,
     smaller,
@@ -363,7 +364,9 @@ def prepare(
         problem = Problem(array, k, None, _place(known.relation, array, (*batch_shape, n, n)))
     if not clamp and on_host:
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
-    elif clamp and known.relation is not None and not (is_captured(array) or is_traced(known.relation)):
+    elif (
+        clamp and known.relation is not None and not (is_captured(array) or is_rehearsed() or is_traced(known.relation))
+    ):
         clusters = problem.n_clusters
         lowest, highest = (_place(bound, clusters, batch_shape) for bound in (known.min_clusters, known.max_clusters))
         problem = problem._replace(k=clusters.clip(lowest.reshape(-1), highest.reshape(-1)))

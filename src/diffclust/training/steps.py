@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffclust.frameworks import rehearsed_capture
 from diffclust.training.data import Block, ForestData
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Steps:
         if self._until_capture or self.not_captured:
             self._on_streams()
         else:
-            with watch_host() as found:
+            with watch_host() as found, rehearsed_capture():
                 self._on_streams()
             self.not_captured = " and ".join(found)
 
