@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -118,22 +117,23 @@ def is_captured(array: Any) -> bool:
     return device_of(array) == "cuda" and sys.modules["torch"].cuda.is_current_stream_capturing()
 
 
-_rehearsed = ContextVar("_rehearsed", default=False)
+_rehearsed = False  # not a context variable: torch.compile cannot trace these
 
 
 @contextmanager
 def rehearsed_capture() -> Iterator[None]:
     """A context in which nothing is read that would not be read while a CUDA graph is captured."""
-    token = _rehearsed.set(True)
+    global _rehearsed
+    before, _rehearsed = _rehearsed, True
     try:
         yield
     finally:
-        _rehearsed.reset(token)
+        _rehearsed = before
 
 
 def is_rehearsed() -> bool:
     """Whether this is in :func:`rehearsed_capture`."""
-    return _rehearsed.get()
+    return _rehearsed
 
 
 def sort(array: Any) -> Any:
