@@ -348,6 +348,7 @@ CUTS: dict[str, Cut] = {
     "spectral": cuts.spectral,
     "classifier": cuts.classifier,
 }
+STARTS = {"gaussian": "forest", "gaussian of k-means": "k-means"}  # where mixtures start
 INPUT_CUTS = ("forest", "k-means", "gaussian", "gaussian of k-means", "classifier")  # of the input, for "auto"
 # Of more than 20 clusters only these are compared, of the embedding and of the input: the others take too long.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
@@ -369,17 +370,27 @@ def _cut_all(
     Returns:
         Those of the cuts that found one. Pairs may make it impossible, and a classifier needs labels of all classes.
     """
-    found = {}
+    found: dict[str, NDArray[Any]] = {}
     of_input: Iterable[str] = INPUT_CUTS
     if n_clusters > cuts.MANY_CLUSTERS:
         names, of_input = [name for name in names if name in MANY_CUTS], MANY_INPUT_CUTS
-    tries = [(name, name, embedding) for name in names]
-    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in of_input]
-    for title, name, points in tries:
+    tries = [(name, "", embedding) for name in names]
+    tries += [] if rows is None else [(name, OF_INPUT, rows) for name in of_input]
+    for name, suffix, points in tries:
+        start = found.get(STARTS.get(name, "") + suffix)
         with contextlib.suppress(ValueError):
-            found[title] = CUTS[name](points, knowledge, n_clusters)
+            if start is not None and _is_start(name, start, points, n_clusters):
+                found[name + suffix] = cuts.gaussian(points, knowledge, n_clusters, start=start)
+            else:
+                found[name + suffix] = CUTS[name](points, knowledge, n_clusters)
     exact = {name: clusters for name, clusters in found.items() if clusters.max() + 1 == n_clusters}
     return exact or found
+
+
+def _is_start(name: str, start: NDArray[Any], points: NDArray[Any], n_clusters: int) -> bool:
+    """Whether a mixture starts at these clusters. Of many dimensions it sees a few, and makes its k-means in those."""
+    same = STARTS[name] == "forest" or points.shape[1] <= cuts.GAUSSIAN_DIMENSIONS
+    return same and int(start.max()) + 1 == n_clusters
 
 
 def _few_components(rows: Any) -> NDArray[Any]:
