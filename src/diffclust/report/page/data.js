@@ -114,7 +114,7 @@ function nameClusters(clusters) {
     cluster.name = held.slice(0, 2).join(" + ") + more || (D.labelled ? D.names[number] ?? next() : `${number}`);
   }
 }
-const short = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
+const short = (name, most = 12) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
 const ownClusters = describe(clustering()); // of the run: nobody has moved a slider yet
 
