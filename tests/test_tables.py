@@ -105,6 +105,26 @@ def test_one_column_of_decimals_is_one_column(write):
     assert read_table(write("one.csv", "value\n1.25\n2.25\n3.25\n")).features.tolist() == [[1.25], [2.25], [3.25]]
 
 
+def test_separators_at_the_ends_of_lines_move_no_column(write):
+    for end in (",", ",,"):
+        content = "a,b,kind\n" + "".join(f"{a},{b},{kind}{end}\n" for (a, b), kind in zip(X, KINDS, strict=True))
+        table = read_table(write("x.csv", content), "kind")
+        np.testing.assert_array_equal(table.features, X)
+        assert table.class_names == ["cat", "dog", "eel"]
+
+
+def test_a_row_has_as_many_values_as_there_are_names_or_its_own_name_too(write):
+    table = read_table(write("r.csv", '"a","b"\n"x1",1,2\n"x2",3,4\n'))  # as R's write.table has it
+    assert (table.columns, table.row_names) == (["a", "b"], ["x1", "x2"])
+    for content in ("a,b\n1,5,7\n1,6,7\n", "a,b\n1,5,7,1\n2,6,7,1\n"):  # decimal commas without quotes
+        with pytest.raises(ValueError, match=r"^x\.csv has 2 names of columns, but \d values in its first row\. Put"):
+            read_table(write("x.csv", content))
+
+
+def test_a_text_longer_than_csv_fields_may_be_is_read(write):
+    assert read_table(write("x.csv", "a,b\n1," + "x" * 200_000 + "\n2,y\n")).columns[0] == "a"
+
+
 def test_a_column_that_counts_but_has_a_name_is_a_feature(write):
     assert read_table(write("year.csv", "year,value\n0,5\n1,6\n2,7\n")).features.shape == (3, 2)
 
@@ -269,8 +289,14 @@ def test_a_missing_column_names_those_there_are(write, tmp_path):
     write_csv(tmp_path / "t.csv")
     with pytest.raises(ValueError, match=r"no column 'sort'\. It has width, height, kind"):
         read_table(tmp_path / "t.csv", "sort")
+    with pytest.raises(ValueError, match=r"no column 'Knid'\. It has .*\. Did you mean 'kind'\?"):
+        read_table(tmp_path / "t.csv", "Knid")
+    with pytest.raises(ValueError, match=r"Did you mean 'kind '\?"):
+        read_table(write("blank.csv", "a,kind \n1,x\n2,y\n"), "kind")
     with pytest.raises(ValueError, match=r"no array 'sort'\. It has x, y"):
         read_table(write("x.npz", {"x": X, "y": X}), "sort")
+    with pytest.raises(ValueError, match="has several columns of the name kind"):  # one would be a feature
+        read_table(write("twice.csv", "a,kind,kind\n1,x,x\n2,y,y\n"), "kind")
     with pytest.raises(ValueError, match="no column of features"):
         read_table(write("y.csv", "kind\na\nb\n"), "kind")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import looks_like_id
-from diffclust.tables.table import listed, shortened
+from diffclust.tables.table import listed, no_column, shortened
 
 MOST_CATEGORIES = 50  # a text column with more different values is text, not a category
 MISSING = "missing"  # the category of blank cells
@@ -159,7 +159,7 @@ def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tup
 def choose_id(frame: Any, source: str, id_column: str | None = None) -> Any:
     """The column that names the rows: the given one, or one that is found, or None."""
     if id_column is not None and id_column not in frame.columns:
-        raise ValueError(f"{source} has no column {id_column!r}. It has {listed(list(map(str, frame.columns)))}.")
+        raise no_column(source, id_column, frame.columns)
     return id_column if id_column is not None else _find_id(frame)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from diffclust.tables import arrays, cells, frames, pictures
 from diffclust.tables.columns import Encoding, category_texts, choose_columns, choose_id, row_names
 from diffclust.tables.known import encode_labels, read_labels
-from diffclust.tables.table import Table, ending, listed
+from diffclust.tables.table import Table, ending, listed, no_column
 from diffclust.tables.texts import TextColumn
 
 FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
@@ -200,7 +200,7 @@ def read_columns(
     found = None
     if labels is not None:
         if labels not in frame.columns:
-            raise ValueError(f"{source} has no column {labels!r}. It has {listed(list(map(str, frame.columns)))}.")
+            raise no_column(source, labels, frame.columns)
         found = frame[labels].to_numpy(object)
         frame = frame.drop(columns=labels)
     names = [" ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
