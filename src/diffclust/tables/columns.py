@@ -22,6 +22,11 @@ from diffclust.tables.table import listed, no_column, shortened
 MOST_CATEGORIES = 50  # a text column with more different values is text, not a category
 MISSING = "missing"  # the category of blank cells
 _LIST = re.compile(r"\[[-+0-9.eE,\s]*\d[-+0-9.eE,\s]*\]")
+# Numbers, dates and times that are not read as such: 1.234,5, $5, 12 %, 3 kg, 31.05.2024, 8:30. Not 18-25.
+_OTHERWISE = re.compile(
+    r"(?!\d+\s*[-–]\s*\d+$)[-+(]?\s*[€$£¥]?\s*\d[-\d.,:/'’\s]*\)?(%|[€$£¥]|(?<=\s)[A-Za-zµ°]{1,3})?"
+)
+ONLY_AS = "numbers and dates are read only as 1234.5 and 2024-05-31"
 BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown"}  # as categories, these three are values like any other
 
 
@@ -207,14 +212,19 @@ def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | Non
     values = sorted(known.unique())
     if len(values) == 1 and not any_missing:
         return None, "Left out, because all values are the same: {}."
+    otherwise = all(_OTHERWISE.fullmatch(value) for value in values)
     if len(values) > min(MOST_CATEGORIES, max(2, len(known) // 2)):
+        if otherwise:
+            return None, f"Left out, because {ONLY_AS}: {{}}."
         return None, (
             "Left out, because it is text of many different values: {}. To read a text, use text=COLUMN; to name the "
             "rows by it, use id_column=COLUMN."
         )
     categories = [*values, MISSING] if any_missing and MISSING not in values else values
     blank = f", blank is {MISSING!r}" if any_missing else ""
-    return Column(name, "category", categories=categories), f"Categories become a 0 or 1 for each value{blank}: {{}}."
+    but = f"; {ONLY_AS}" if otherwise else ""
+    remark = f"Categories become a 0 or 1 for each value{blank}{but}: {{}}."
+    return Column(name, "category", categories=categories), remark
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class TextColumn:
 
         Raises:
             ValueError: the column is not there, or a text is missing.
-        """
+        """  # noqa: DOC501
         if self.name not in frame.columns:
             raise no_column(source, self.name, frame.columns)
         texts = ["" if value is None else str(value).strip() for value in frame[self.name]]
