@@ -105,6 +105,14 @@ def test_one_column_of_decimals_is_one_column(write):
     assert read_table(write("one.csv", "value\n1.25\n2.25\n3.25\n")).features.tolist() == [[1.25], [2.25], [3.25]]
 
 
+def test_classes_that_differ_in_case_only_come_with_a_remark(write):
+    content = "".join(f"{kind}\n" for kind in ("cat", "Cat ", "dog", " dog", "new york", "New  York"))
+    table = read_table(write("x.npy", X), write("y.csv", content))
+    assert table.class_names == ["Cat", "New  York", "cat", "dog", "new york"]
+    said = "differ only in case or blanks count as different: 'Cat' and 'cat', 'New  York' and 'new york'."
+    assert table.sentences == [f"Classes that {said}"]
+
+
 def test_separators_at_the_ends_of_lines_move_no_column(write):
     for end in (",", ",,"):
         content = "a,b,kind\n" + "".join(f"{a},{b},{kind}{end}\n" for (a, b), kind in zip(X, KINDS, strict=True))

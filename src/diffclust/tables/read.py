@@ -81,11 +81,13 @@ def read_table(
         options: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": text}
         table = _read_path(Path(data), column, {name: o for name, o in options.items() if o is not None}, encoding)
     table = _checked(table, at_least)
-    if label_file is None:
-        return table
-    if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
-        return _labelled(table, pictures.labels_by_name(label_file, table.row_names, table.source), labels)
-    return _labelled(table, read_labels(label_file, len(table)), labels)
+    if label_file is not None:
+        if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
+            found = pictures.labels_by_name(label_file, table.row_names, table.source)
+        else:
+            found = read_labels(label_file, len(table))
+        table = _labelled(table, found, labels)
+    return table if encoding is not None else replace(table, sentences=[*table.sentences, *_alike(table.class_names)])
 
 
 def read_pieces(
@@ -285,6 +287,15 @@ def _labelled(table: Table, found: NDArray[Any], what: str | None) -> Table:
         )
     codes, names = encode_labels(found)
     return replace(table, labels=codes, class_names=names)
+
+
+def _alike(class_names: list[str]) -> list[str]:
+    """A sentence about classes whose names differ only in case and blanks, where there are any."""
+    groups: dict[str, list[str]] = {}
+    for name in class_names:
+        groups.setdefault("".join(name.casefold().split()), []).append(repr(name))
+    alike = [" and ".join(names) for names in groups.values() if len(names) > 1]
+    return [f"Classes that differ only in case or blanks count as different: {listed(alike)}."] if alike else []
 
 
 def _checked(table: Table, at_least: int) -> Table:
