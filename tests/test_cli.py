@@ -365,6 +365,8 @@ MISTAKES = {
     "pair out of range": (["x.npy", "--must-link", "far.csv"], "pair (0, 99) is out of range"),
     "too few clusters": (["x.npy", *LABELS, "--clusters", "2"], "--clusters 2 is outside"),
     "too many clusters": (["x.npy", *LABELS, "--clusters", "25"], "--clusters 25 is outside"),
+    "cut": (["x.npy", *LABELS, "--cut", "kmeans"], "cut must be 'auto' or one of"),
+    "cut of labels": (["x.npy", *LABELS, "--cut", "classifier", "--clusters", "4"], "needs a labelled class for each"),
     "backbone": (["x.npy", *LABELS, "--backbone", "resnet"], "backbone must be one of"),
     "cnn on a table": (["x.npy", *LABELS, "--backbone", "cnn"], "needs images"),
     "device": (["x.npy", *LABELS, "--device", "tpu"], "--device tpu must be auto, cpu or cuda"),
