@@ -692,6 +692,16 @@ def test_the_headline_says_which_classes_a_score_covers(known, classes, covered)
     assert sentences == [f"ARI 0.99 on {number} rows whose labels nobody was told, {which}."]
 
 
+def test_rows_of_one_class_have_no_score():
+    table = Table(np.arange(8.0)[:, None], np.array([0] * 4 + [-1] * 4), ["a"], "x")
+    scored = np.array([-1, -1, 0, 0, -1, -1, -1, -1])
+    assert score_methods(table, scored, np.arange(8) // 4, 2, None, seed=0) == []  # an ARI would be 1 or 0
+    found, _ = on_a_line([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1])
+    assert _headline(found, np.repeat([1, -1], 6), []) == [
+        "No score: the rows whose labels nobody was told (6) are of one class."
+    ]
+
+
 def test_the_headline_has_what_hidden_classes_say():
     found, scored = on_a_line([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1])
     found = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, new_classes=0.714))

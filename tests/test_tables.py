@@ -113,6 +113,14 @@ def test_classes_that_differ_in_case_only_come_with_a_remark(write):
     assert table.sentences == [f"Classes that {said}"]
 
 
+def test_labels_that_look_like_no_classes_come_with_a_remark(write):
+    values = [f"{number * 1.37}" for number in range(12)]
+    write("x.csv", "a,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values)))
+    said = "The 12 labels are of 12 classes. Are they numbers or ids, not classes?"
+    assert said in read_table("x.csv", "y").sentences
+    assert said not in read_table("x.csv", "y", encoding=read_table("x.csv", "y").encoding).sentences
+
+
 def test_separators_at_the_ends_of_lines_move_no_column(write):
     for end in (",", ",,"):
         content = "a,b,kind\n" + "".join(f"{a},{b},{kind}{end}\n" for (a, b), kind in zip(X, KINDS, strict=True))

@@ -147,7 +147,7 @@ def fit_run(
         if module.not_captured:
             tell(f"The GPU took the steps one by one: {module.not_captured}.")
         baseline = None
-        if (scored >= 0).any() and (knowledge.labels >= 0).any():
+        if len(np.unique(scored[scored >= 0])) > 1 and (knowledge.labels >= 0).any():
             tell("Training with cross-entropy on the same labels ...")
             baseline = _train_baseline(table, cold, knowledge)
         if not is_first:

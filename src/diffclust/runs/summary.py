@@ -105,6 +105,8 @@ def _headline(found: Partition, scored: NDArray[np.int64], scores: list[dict[str
     """What the score of the clusters is, which classes it covers, and what hidden classes say about new ones."""
     rows = f"{(scored >= 0).sum():,} rows whose labels nobody was told, {_scored_classes(found, scored)}"
     sentences = [f"ARI {row['ari']:.2f} on {rows}." for row in scores if row["ours"]]
+    if not scores and (scored >= 0).any():
+        sentences.append(f"No score: the rows whose labels nobody was told ({(scored >= 0).sum():,}) are of one class.")
     if found.evidence.new_classes is not None:
         sentences.append(
             "New classes: when some labelled classes were hidden, the clusters agreed with the hidden labels with ARI "

@@ -21,6 +21,7 @@ FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
 
 # What a file or a folder may be.
 TABLE, CELLS, PICTURES, ARRAYS = "a table with columns", "an .h5ad file", "a folder of pictures", "an array"
+MANY_CLASSES = 10  # with less than two labels each, they may be no classes
 OPTION_OF = {"id_column": TABLE, "text": TABLE, "use_rep": CELLS, "image_size": PICTURES}
 LABELS_OF_FOLDERS = {
     ARRAYS: "Give a file with a label for each row.",
@@ -87,7 +88,7 @@ def read_table(
         else:
             found = read_labels(label_file, len(table))
         table = _labelled(table, found, labels)
-    return table if encoding is not None else replace(table, sentences=[*table.sentences, *_alike(table.class_names)])
+    return table if encoding is not None else replace(table, sentences=[*table.sentences, *_about_classes(table)])
 
 
 def read_pieces(
@@ -289,10 +290,13 @@ def _labelled(table: Table, found: NDArray[Any], what: str | None) -> Table:
     return replace(table, labels=codes, class_names=names)
 
 
-def _alike(class_names: list[str]) -> list[str]:
-    """A sentence about classes whose names differ only in case and blanks, where there are any."""
+def _about_classes(table: Table) -> list[str]:
+    """What looks like a mistake in labels: nearly as many classes as labels, or names that are almost the same."""
+    n_labels, n_classes = int((table.labels >= 0).sum()), len(table.class_names)
+    if n_classes >= MANY_CLASSES and n_classes > n_labels / 2:
+        return [f"The {n_labels:,} labels are of {n_classes:,} classes. Are they numbers or ids, not classes?"]
     groups: dict[str, list[str]] = {}
-    for name in class_names:
+    for name in table.class_names:
         groups.setdefault("".join(name.casefold().split()), []).append(repr(name))
     alike = [" and ".join(names) for names in groups.values() if len(names) > 1]
     return [f"Classes that differ only in case or blanks count as different: {listed(alike)}."] if alike else []
