@@ -601,6 +601,16 @@ def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
         assert problems(page) == []
 
 
+def test_one_labelled_class_hides_no_class(browser, tmp_path):
+    known = np.where(np.arange(150) % 30 == 0, 0, -1)
+    write_report(make_data(known=known, evidence=EVIDENCE, truth=None), tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html")
+    assert "The second one is an ARI." in text(page, "#made")
+    assert "perfect" not in text(page, "#made")
+    assert not page.execute_script("return document.getElementById('numbers-part').offsetHeight")
+    assert problems(page) == []
+
+
 def test_the_page_says_what_is_in_each_cluster_and_colours_by_a_column(browser, tmp_path):
     telling = [{"column": EVIL, "text": f"{EVIL}: 5 here, 2 elsewhere"}]
     described = [{"cluster": c, "telling": telling, "typical": [{"row": 7, "id": EVIL}]} for c in range(6)]

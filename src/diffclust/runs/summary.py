@@ -77,10 +77,16 @@ def _remarks(module: training.ForestModule, found: Partition) -> list[str]:
     """What the user should know about the choices that were made."""
     evidence = found.evidence
     remarks = [f"Scaling of the columns: {module.scaling.chosen}."] if len(module.input_shape) == 1 else []
+    one_class = len(np.unique(found.knowledge.labels[found.knowledge.labels >= 0])) == 1
     if evidence.scores:
         scores = ", ".join(f"{name} {score:.2f}" for name, score in evidence.scores.items())
-        remarks.append(f"Cut: {evidence.cut}. Hidden labels were found again with ARI {scores}.")
-    if evidence.interval is not None:
+        what = "Hidden labels were found again with ARI"
+        if one_class:
+            what = "Share of rows with hidden labels in the cluster of their class, less that of rows without labels:"
+        remarks.append(f"Cut: {evidence.cut}. {what} {scores}.")
+    if evidence.interval is not None and one_class:
+        remarks.append("Labels of one class say little about the number of clusters: give it if you know it.")
+    elif evidence.interval is not None:
         low, high = evidence.interval
         remarks.append(f"Hidden classes were found about equally well with {low} to {high} clusters.")
     return remarks
