@@ -277,7 +277,7 @@ def test_cluster_takes_the_columns_of_the_run():
     turned.to_csv("turned.csv", index=False)
     assert call("cluster", "run", "turned.csv").stdout == places
     Path("new.csv").write_text("width,depth\n1,1\n")
-    assert "it lacks height." in sentence(call("cluster", "run", "new.csv"))
+    assert "it lacks height. It has width" in sentence(call("cluster", "run", "new.csv"))
     del settings["encoding"]  # a run from before there were any
     Path("run/settings.json").write_text(json.dumps(settings))
     write_manifest(Path("run"))

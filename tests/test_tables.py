@@ -321,7 +321,14 @@ def test_a_missing_column_names_those_there_are(write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["0,1\n2,3\n", "i,j\n0,1\n2,3\n", "0 1\n\n2;3", "\ufefffirst second\r\n0\t1\r\n2\t3\r\n"]
+    "content",
+    [
+        "0,1\n2,3\n",
+        "i,j\n0,1\n2,3\n",
+        "0 1\n\n2;3",
+        "\ufefffirst second\r\n0\t1\r\n2\t3\r\n",
+        '"i1","i2"\n"0","1"\n"2","3"\n',
+    ],
 )
 def test_pairs(content, write):
     assert read_pairs(write("pairs.csv", content), 6) == [(0, 1), (2, 3)]
@@ -338,6 +345,10 @@ WRONG_PAIRS = {
     "four": ("p.csv", "0,1,2,3\n", "line 1: expected two row numbers and perhaps a weight, got '0,1,2,3'"),
     "negative weight": ("p.csv", "0,1,-2\n", "line 1: expected two row numbers and perhaps a weight, got '0,1,-2'"),
     "word": ("p.csv", "i,j\n0,1\n0,x\n", "line 3: expected two row numbers"),
+    "decimals": ("p.csv", "0.0,1.0\n", "line 1: expected two row numbers"),
+    "JSON": ("p.csv", "[[0, 1]]", "line 1: expected two row numbers"),
+    "row numbers of pandas": ("p.csv", ",i,j\n0,1,2\n1,3,4\n", "line 1: the first column has no name"),
+    "row names of R": ("p.csv", '"","i","j"\n"0",1,2\n', "line 1: the first column has no name"),
     "power": ("p.csv", "i,j\n0,²\n", "line 2: expected two row numbers"),
     "floats": ("p.npy", np.zeros((2, 2)), "must be integers"),
     "not text": ("p.csv", bytes(range(256)), "not a text file in UTF-8"),

@@ -97,7 +97,10 @@ class Encoding:
         """
         missing = [column.name for column in self.columns if column.name not in frame.columns]
         if missing:
-            raise ValueError(f"{source} must have the columns of the run's table: it lacks {listed(missing)}.")
+            there = listed(list(map(str, frame.columns)))
+            raise ValueError(
+                f"{source} must have the columns of the run's table: it lacks {listed(missing)}. It has {there}."
+            )
         parts, sentences, empty = [], [], []
         for column in self.columns:
             series = frame[column.name]

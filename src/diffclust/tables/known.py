@@ -17,6 +17,7 @@ from diffclust.tables import arrays
 from diffclust.tables.frames import first_line, read_parquet, read_text, separator_of
 from diffclust.tables.table import ending, listed, shortened
 
+_UNNAMED = re.compile(r'\s*("")?[,;\t]')
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
@@ -121,14 +122,16 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
     else:
         found = []
         for number, line in enumerate(read_text(path).splitlines()):
-            parts = line.replace(",", " ").replace(";", " ").split()
+            parts = _cells(line)
             if not parts:
                 continue
+            if not number and _UNNAMED.match(line):  # the pairs would be read from it and the column after it
+                raise ValueError(f"{path}, line 1: the first column has no name. If it numbers lines, leave it out.")
             numeric = [part.removeprefix("-").isdecimal() for part in parts]
             weighted = len(parts) == 3 and _weight(parts[2]) is not None
             if (len(parts) == 2 or weighted) and all(numeric[:2]) and max(map(len, parts[:2])) <= 20:  # more rows: none
                 found.append((int(parts[0]), int(parts[1])))
-            elif number or any(numeric):  # only the first line may be a header
+            elif number or any(map(_is_number, parts)):  # only the first line may be a header
                 raise ValueError(
                     f"{path}, line {number + 1}: expected two row numbers and perhaps a weight, got "
                     f"{shortened(line.strip())!r}."
@@ -143,10 +146,22 @@ def read_pair_weights(path: Path) -> NDArray[np.float64] | None:
     """The weights in a file of pairs, nan for pairs without one; None if no pair has one."""
     if ending(path) == ".npy":
         return None
-    lines = [line.replace(",", " ").replace(";", " ").split() for line in read_text(path).splitlines()]
+    lines = map(_cells, read_text(path).splitlines())
     pairs = [parts for parts in lines if len(parts) >= 2 and parts[0].isdecimal()]
     weights = np.array([_weight(parts[2]) if len(parts) == 3 else np.nan for parts in pairs], np.float64)
     return None if np.isnan(weights).all() else weights
+
+
+def _cells(line: str) -> list[str]:
+    return re.sub(r"[,;\"]", " ", line).split()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.strip("[](){}"))
+    except ValueError:
+        return False
+    return True
 
 
 def _weight(text: str) -> float | None:
