@@ -177,6 +177,18 @@ def test_filled_in_questions_are_labels(tmp_path):
         read_answers(path, 3)
 
 
+def test_labels_that_are_no_answers_or_two(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("row,label\n0,?\n1,Unsure\n2,cat\n2,cat\n")
+    assert read_answers(path, 4).labels == {2: "cat"}
+    path.write_text("row,label\n2,cat\n2,dog\n")
+    with pytest.raises(ValueError, match="line 3: row 2 has two labels, 'cat' and 'dog'"):
+        read_answers(path, 4)
+    path.write_bytes("row,label\n2,Mäuse\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="not a text file in UTF-8"):
+        read_answers(path, 4)
+
+
 def test_filled_in_pairs_are_pairs(tmp_path):
     path = tmp_path / "answers.csv"
     path.write_text(filled(questions_csv(PAIRS), "Same", "different"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffclust.files import csv_text, from_spreadsheet, separator
+from diffclust.files import csv_text, from_spreadsheet, read_text, separator
 
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
@@ -73,12 +73,12 @@ def read_answers(path: Path, n_rows: int, row_names: Sequence[str] | None = None
         The answers.
 
     Raises:
-        ValueError: a column is missing, a row does not exist, or an answer is neither "same" nor "different". The
-            message names the line.
+        ValueError: a column is missing, a row does not exist or has two labels, or an answer is neither "same" nor
+            "different". The message names the line.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
-    found = parse_answers(path.read_text("utf-8-sig"), str(path), n_rows, row_names)
+    found = parse_answers(read_text(path), str(path), n_rows, row_names)
     if found is None:
         raise ValueError(f"{path} must have the columns row and label, or row, other and answer.")
     return found
@@ -116,8 +116,10 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
         where = f"{source}, line {table.line_num}"
         label = from_spreadsheet((line.get("label") or "").strip())
         answer = (line.get("answer") or "").strip().lower()
-        if label:
-            labels[_row(line, "row", place, n_rows, where)] = label
+        if label.lower() not in UNSURE:
+            row = _row(line, "row", place, n_rows, where)
+            if labels.setdefault(row, label) != label:
+                raise ValueError(f"{where}: row {row} has two labels, {labels[row]!r} and {label!r}. Keep one.")
         if answer in pairs:
             first, second = (_row(line, name, place, n_rows, where) for name in ROW_COLUMNS)
             pairs[answer].append((first, second))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -207,6 +209,7 @@ def fit(
         raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
+    before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     truth = None
     if data is None:
         if labels or id_column or use_rep or image_size or text or must_link or cannot_link:
@@ -216,7 +219,12 @@ def fit(
         clusters = clusters or "10"
     else:
         column = None if text is None else TextColumn(text, model or TEXT_MODEL, cache=out if resume else None)
-        table = read_table(data, labels, id_column=id_column, use_rep=use_rep, image_size=image_size, text=column)
+        how: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": column}
+        if before is not None and before.settings.get("encoding") is not None and not any(how.values()):
+            table = read_table(data, labels, encoding=before.encoding)
+            table = replace(table, sentences=[f"The columns are read as in {warm}.", *table.sentences])
+        else:
+            table = read_table(data, labels, **how)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
         name: read_pairs(path, len(table), name) if path else []
@@ -225,7 +233,6 @@ def fit(
     if drop_suspects and warm is None:
         raise ValueError("--drop-suspects needs --warm, the run in which labels look wrong.")
     run_weights = (np.empty(0), np.empty(0))  # of must-links and cannot-links that come from the earlier run
-    before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     if before is not None or more is not None:
         answers = Answers() if more is None else read_answers(more, len(table), table.row_names)
         told = tell_again(table, before, answers, drop_suspects)
@@ -396,7 +403,8 @@ def ask(
     Console(highlight=False).print(shown)
     if out is not None:
         write_atomically(out, text)
-        _say(f"Fill in the column {header[-1]} of {out}, then: diffclust fit DATA --more {out} --warm {run}")
+        again = shlex.join(["--more", str(out), "--warm", str(run)])
+        _say(f"Fill in the column {header[-1]} of {out}, then: diffclust fit DATA {again} --out FOLDER")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

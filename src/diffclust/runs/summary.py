@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -235,9 +237,17 @@ def _asked(run: Run, table: Table, suspects: Suspects) -> Asked:
         rows=suggest(run, N_ROW_QUESTIONS),
         pairs=suggest(run, N_PAIR_QUESTIONS, "pairs"),
         suspects=suspects.labels[:N_SUSPECTS],
-        command=f"diffclust fit {table.source} --more answers.csv --warm {run.folder} --out {run.folder}-2",
+        command=_how_to_go_on(table.source, str(run.folder)),
     )
     return dataclasses.replace(asked, facts=_row_facts(table, asked.all_rows()))
+
+
+def _how_to_go_on(source: str, folder: str) -> str:
+    """The command that fits again with answers. A data frame has no file, and the digits need no name."""
+    data = [source] if Path(source).exists() else ["DATA"] if source in ("The data frame", "adata") else []
+    return shlex.join(
+        ["diffclust", "fit", *data, "--more", "answers.csv", "--warm", folder, "--out", f"{folder.rstrip('/')}-2"]
+    )
 
 
 def _row_facts(table: Table, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:

@@ -27,7 +27,8 @@ _OTHERWISE = re.compile(
     r"(?!\d+\s*[-–]\s*\d+$)[-+(]?\s*[€$£¥]?\s*\d[-\d.,:/'’\s]*\)?(%|[€$£¥]|(?<=\s)[A-Za-zµ°]{1,3})?"
 )
 ONLY_AS = "numbers and dates are read only as 1234.5 and 2024-05-31"
-BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown"}  # as categories, these three are values like any other
+# As categories, these are values like any other.
+BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown", "unlabelled", "unlabeled"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,14 +147,6 @@ def _parser_errors(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} cannot be read as a table: {reason}.") from error
 
 
-def read_text(path: Path) -> str:
-    """The text of a file."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
-
-
 def first_line(lines: Iterable[str]) -> str:
     """The first line that is not blank."""
     return next((line for line in lines if line.strip()), "")

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.answers import parse_answers
+from diffclust.files import read_text
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, read_text, separator_of
+from diffclust.tables.frames import first_line, read_parquet, separator_of
 from diffclust.tables.table import ending, listed, shortened
 
 _UNNAMED = re.compile(r'\s*("")?[,;\t]')
