@@ -113,6 +113,20 @@ def test_classes_that_differ_in_case_only_come_with_a_remark(write):
     assert table.sentences == [f"Classes that {said}"]
 
 
+def test_labels_go_by_ids_where_their_file_has_them(write):
+    write("x.csv", "customer,a\n" + "".join(f"c{row},{row}\n" for row in range(4)))
+    expected = ["", "dog", "", "cat"]
+    for content in ("customer,kind\nc3,cat\nc1,dog\n", "kind;customer\ncat;c3\n;c0\ndog;c1\n;c2\n"):
+        table = read_table("x.csv", write("y.csv", content))
+        assert [table.class_names[label] if label >= 0 else "" for label in table.labels] == expected
+    with pytest.raises(ValueError, match=r"y\.csv, line 2: no row of the data has the id 'c9'"):
+        read_table("x.csv", write("y.csv", "customer,kind\nc9,cat\n"))
+    with pytest.raises(ValueError, match=r"y\.csv, line 3: 'c1' has two labels, 'cat' and 'dog'"):
+        read_table("x.csv", write("y.csv", "customer,kind\nc1,cat\nc1,dog\n"))
+    table = read_table("x.csv", write("y.csv", "other,kind\nc3,a\nc2,b\nc1,c\nc0,d\n"))  # of another name: in order
+    assert table.labels.tolist() == [0, 1, 2, 3]
+
+
 def test_labels_that_look_like_no_classes_come_with_a_remark(write):
     values = [f"{number * 1.37}" for number in range(12)]
     write("x.csv", "a,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values)))

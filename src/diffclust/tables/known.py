@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,19 @@ _UNNAMED = re.compile(r'\s*("")?[,;\t]')
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
-def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
+def read_labels(
+    path: Path, n_rows: int, row_names: Sequence[str] | None = None, id_column: str | None = None
+) -> NDArray[Any]:
     """Reads a label for each row from an array or a text file. Of a table the last column is read.
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
-    row and label, as ``diffclust ask`` writes them, it has labels of some rows only.
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids.
+
+    Args:
+        path: the file.
+        n_rows: number of rows of the data.
+        row_names: the ids of the rows.
+        id_column: the name of the column of ids. In a text file that has it, too, labels go by ids, in any order.
 
     Returns:
         (n,) labels.
@@ -50,15 +59,33 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
     text = read_text(path)
-    answers = parse_answers(text, str(path), n_rows)
+    answers = parse_answers(text, str(path), n_rows, row_names)
     if answers is not None:
         return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
-    lines = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
+    reader = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
     try:
-        values = [line[-1] if line else "" for line in lines]
+        lines = list(reader)
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as labels: {error}.") from error
-    return np.array(_without_header(values, n_rows), object)
+    header = [name.strip() for name in lines[0]] if lines else []
+    if row_names is not None and id_column in header and len(header) > 1:
+        return _by_id(path, lines, row_names, header.index(str(id_column)))
+    return np.array(_without_header([line[-1] if line else "" for line in lines], n_rows), object)
+
+
+def _by_id(path: Path, lines: list[list[str]], row_names: Sequence[str], column: int) -> NDArray[Any]:
+    """Labels of rows by the ids in one column of a file with a header; the last other column has the labels."""
+    place = {name: row for row, name in enumerate(row_names)}
+    labels: dict[str, str] = {}
+    last = len(lines[0]) - (2 if column == len(lines[0]) - 1 else 1)
+    for number, line in enumerate(lines[1:], 2):
+        if any(line):
+            name, label = (line[each].strip() if each < len(line) else "" for each in (column, last))
+            if name not in place:
+                raise ValueError(f"{path}, line {number}: no row of the data has the id {name!r}.")
+            if labels.setdefault(name, label) != label:
+                raise ValueError(f"{path}, line {number}: {name!r} has two labels, {labels[name]!r} and {label!r}.")
+    return np.array([labels.get(name, "") for name in row_names], object)
 
 
 def _without_header(values: list[str], n_rows: int) -> list[str]:

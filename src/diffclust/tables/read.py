@@ -86,7 +86,7 @@ def read_table(
         if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
             found = pictures.labels_by_name(label_file, table.row_names, table.source)
         else:
-            found = read_labels(label_file, len(table))
+            found = read_labels(label_file, len(table), table.row_names, (table.encoding or {}).get("id"))
         table = _labelled(table, found, labels)
     return table if encoding is not None else replace(table, sentences=[*table.sentences, *_about_classes(table)])
 
