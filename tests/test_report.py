@@ -726,6 +726,18 @@ def test_clusters_have_the_names_and_colours_that_the_run_gave_them(browser, tmp
     assert set(map(tuple, shown)) < set(map(tuple, more))
 
 
+def test_clusters_of_pairs_have_the_names_of_the_files(browser, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    names = [f"new {c + 1}" for c in range(6)]
+    write_report(make_data(labelled=0, cluster_names=names), tmp_path / "a.html")
+    page = open_page(browser, tmp_path / "a.html")
+    script = "return [...document.querySelectorAll('#clusters .tag')].map((e) => e.textContent)"
+    assert page.execute_script(script) == names
+    press(page, "#k", Keys.ARROW_RIGHT)
+    assert page.execute_script(script) == [*names, "new 7"]
+
+
 def _hex(colour):
     return "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour)[:3])
 
