@@ -285,6 +285,12 @@ def test_fit_ask_answer_and_fit_again(tmp_path, monkeypatch):
     result = call("ask", "a", "-n", 6, "--out", "questions.csv")
     assert result.exit_code == 0, result.output
     assert "nothing is known about cluster new 1" in " ".join(result.output.split())
+    assert call("ask", "a", "-n", 6, "--out", "questions.csv").exit_code == 0  # nothing is answered yet
+    for path, content in (("filled.csv", "row,label\n0,cat\n"), ("other.csv", "a,b\n1,2\n")):
+        Path(path).write_text(content)
+        assert "has more than unanswered questions" in call("ask", "a", "--out", path).output
+        assert Path(path).read_text() == content
+    assert "must be a .csv file" in call("ask", "a", "--out", "questions.xlsx").output
     with open("questions.csv") as file:
         questions = list(csv.DictReader(file))
     assert len(questions) == 6

@@ -297,7 +297,7 @@ def test_mistakes_of_cluster(finished):
     assert "gone.npy does not exist" in sentence(call("cluster", "run", "gone.npy"))
     assert "not the folder of a finished run" in sentence(call("cluster", "folder", "x.npy"))
     assert "not the folder of a finished run" in sentence(call("cluster", "other.ckpt", "x.npy"))
-    assert "is not the checkpoint of the run" in sentence(call("cluster", "run/metrics.json", "x.npy"))
+    assert "nor the checkpoint last.ckpt in it" in sentence(call("cluster", "run/metrics.json", "x.npy"))
     assert "folder/no/such.csv" in sentence(call("cluster", "run", "x.npy", "--out", "folder/no/such.csv"))
     assert "Cannot read or write folder" in sentence(call("cluster", "run", "x.npy", "--out", "folder"))
     last = Path("run/last.ckpt")

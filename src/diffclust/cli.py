@@ -23,6 +23,7 @@ from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
 from diffclust.tables import Table, listed, read_pair_weights, read_pairs, read_table
+from diffclust.tables.table import ending
 from diffclust.tables.texts import MODEL as TEXT_MODEL
 from diffclust.tables.texts import TextColumn
 
@@ -393,6 +394,8 @@ def ask(
     from diffclust.runs import load_run
 
     loaded = load_run(run, backbone)
+    if out is not None:
+        _check_questions(out, loaded)
     text = questions_csv(diffclust.suggest(loaded, n, kind), loaded.row_names)  # type: ignore[call-overload]
     header, *lines = csv.reader(io.StringIO(text))
     shown = RichTable()
@@ -405,6 +408,21 @@ def ask(
         write_atomically(out, text)
         again = shlex.join(["--more", str(out), "--warm", str(run)])
         _say(f"Fill in the column {header[-1]} of {out}, then: diffclust fit DATA {again} --out FOLDER")
+
+
+def _check_questions(out: Path, run: Any) -> None:
+    """A ValueError if a file of questions would replace answers, or another file."""
+    if ending(out) not in (".csv", ""):
+        raise ValueError(f"Cannot write {ending(out)}: {out} must be a .csv file.")
+    if not out.exists():
+        return
+    try:
+        found = read_answers(out, len(run.clusters), run.row_names)
+        free = not (found.labels or found.must_link or found.cannot_link)
+    except (ValueError, OSError):
+        free = False
+    if not free:
+        raise ValueError(f"{out} exists already and has more than unanswered questions: name another file.")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
