@@ -209,6 +209,12 @@ def test_ids_count_before_row_numbers(tmp_path):
         read_answers(path, 4, ["a", "b", "c", "e"])
 
 
+def test_ids_of_several_rows_give_way_to_row_numbers(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("row,id,label\n0,a,cat\n1,a,dog\n0,c,eel\n")
+    assert read_answers(path, 3, ["a", "a", "c"]).labels == {0: "cat", 1: "dog", 2: "eel"}
+
+
 def test_other_tables_are_not_answers(tmp_path):
     path = tmp_path / "answers.csv"
     path.write_text("a,b\n1,2\n")

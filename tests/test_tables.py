@@ -325,6 +325,8 @@ def test_a_missing_column_names_those_there_are(write, tmp_path):
         read_table(write("blank.csv", "a,kind \n1,x\n2,y\n"), "kind")
     with pytest.raises(ValueError, match=r"no array 'sort'\. It has x, y"):
         read_table(write("x.npz", {"x": X, "y": X}), "sort")
+    with pytest.raises(ValueError, match="labels='kind' and id_column or text name the same column"):
+        read_table(tmp_path / "t.csv", "kind", id_column="kind")
     with pytest.raises(ValueError, match="has several columns of the name kind"):  # one would be a feature
         read_table(write("twice.csv", "a,kind,kind\n1,x,x\n2,y,y\n"), "kind")
     with pytest.raises(ValueError, match="no column of features"):

@@ -109,7 +109,7 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
         return None
     table = csv.DictReader(io.StringIO(text), columns, delimiter=mark)
     next(table, None)  # the header
-    place = None if row_names is None else {name: row for row, name in enumerate(row_names)}
+    place = None if row_names is None else _places(row_names)
     labels: dict[int, str] = {}
     pairs: dict[str, list[tuple[int, int]]] = {SAME: [], DIFFERENT: []}
     for line in table:
@@ -128,13 +128,22 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
     return Answers(labels, pairs[SAME], pairs[DIFFERENT])
 
 
+def _places(row_names: Sequence[str]) -> dict[str, int]:
+    """The row of each id, -1 for an id of several rows."""
+    place: dict[str, int] = {}
+    for row, name in enumerate(row_names):
+        place[name] = -1 if name in place else row
+    return place
+
+
 def _row(line: dict[str, str], column: str, place: dict[str, int] | None, n_rows: int, where: str) -> int:
-    """The number of the row that a line is about, by its id where there are ids."""
+    """The number of the row that a line is about, by its id where there are ids, and only one row has this one."""
     name = line.get(ROW_COLUMNS[column])
     if place is not None and name is not None:
         if name not in place:
             raise ValueError(f"{where}: no row of the data has the id {name!r}.")
-        return place[name]
+        if place[name] >= 0:
+            return place[name]
     text = (line.get(column) or "").strip()
     if not text.isdecimal() or int(text) >= n_rows:
         raise ValueError(f"{where}: {column} must be a row number from 0 to {n_rows - 1}, got {text!r}.")

@@ -69,6 +69,8 @@ def read_table(
         text = TextColumn(text)
     elif text is None and encoding is not None and encoding["kind"] == "text":
         text = TextColumn.from_dict(encoding)
+    if column is not None and column in (id_column, None if text is None else text.name):
+        raise ValueError(f"labels={column!r} and id_column or text name the same column.")
     if frames.is_frame(data):
         table = read_columns(frames.as_frame(data), "The data frame", column, id_column, text, encoding)
     elif cells.is_anndata(data):
