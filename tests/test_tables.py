@@ -147,8 +147,10 @@ def test_a_row_has_as_many_values_as_there_are_names_or_its_own_name_too(write):
     table = read_table(write("r.csv", '"a","b"\n"x1",1,2\n"x2",3,4\n'))  # as R's write.table has it
     assert (table.columns, table.row_names) == (["a", "b"], ["x1", "x2"])
     for content in ("a,b\n1,5,7\n1,6,7\n", "a,b\n1,5,7,1\n2,6,7,1\n"):  # decimal commas without quotes
-        with pytest.raises(ValueError, match=r"^x\.csv has 2 names of columns, but \d values in its first row\. Put"):
+        with pytest.raises(ValueError, match=r"^x\.csv: the first line names 2 columns, but .* has \d values"):
             read_table(write("x.csv", content))
+    with pytest.raises(ValueError, match=r"names 1 column, but .* The first line must name every column"):
+        read_table(write("x.csv", "Sales 2024\n\na,b,kind\n1,2,x\n3,4,y\n"), "kind")
 
 
 def test_a_text_longer_than_csv_fields_may_be_is_read(write):

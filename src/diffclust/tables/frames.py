@@ -114,9 +114,10 @@ def _head(path: Path) -> _Head:
 
 
 def _too_many_values(path: Path, head: _Head) -> ValueError:
+    n, mark = len(head.names), "a tab" if head.separator == "\t" else repr(head.separator)
     return ValueError(
-        f"{path} has {len(head.names)} names of columns, but {len(head.first_row)} values in its first row. Put values "
-        f"that contain {'a tab' if head.separator == chr(9) else repr(head.separator)} into quotes."
+        f"{path}: the first line names {n} column{'s' * (n != 1)}, but the next row has {len(head.first_row)} values. "
+        f"The first line must name every column, and values that contain {mark} need quotes."
     )
 
 
