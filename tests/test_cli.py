@@ -402,6 +402,14 @@ def test_a_folder_with_a_run_is_not_overwritten(finished):
     assert Path("run/clusters.csv").stat().st_mtime_ns == before
 
 
+def test_the_title_of_the_digits_counts_no_answers(monkeypatch):
+    titles = []
+    monkeypatch.setattr(runs, "fit_run", lambda *arguments, title, **options: titles.append(title))
+    Path("answers.csv").write_text("row,label\n5,9\n")
+    assert call("fit").exit_code == call("fit", "--more", "answers.csv").exit_code == 0
+    assert titles == ["Handwritten digits: 100 labels, three digits never labelled", "Handwritten digits"]
+
+
 def test_a_full_disk(monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))

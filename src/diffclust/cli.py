@@ -216,7 +216,9 @@ def fit(
         if labels or id_column or use_rep or image_size or text or must_link or cannot_link:
             raise ValueError("Labels, ids, sizes and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
-        title = "Handwritten digits: 100 labels, three digits never labelled"
+        title = "Handwritten digits"
+        if warm is None and more is None:
+            title += ": 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
         column = None if text is None else TextColumn(text, model or TEXT_MODEL, cache=out if resume else None)
