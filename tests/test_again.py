@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from diffclust.cli import app  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs import fit_run, load_run, tell_again  # noqa: E402
 from diffclust.runs.folder import KNOWN, MANIFEST  # noqa: E402
+from diffclust.runs.summary import _how_to_go_on  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 
 N = 60
@@ -94,6 +97,10 @@ def test_answers_and_the_labels_of_the_run_come_together(first):
 
 def test_an_answer_about_a_held_out_row_is_used(first):
     row = int(np.flatnonzero(first.known.held_out >= 0)[0])
+    labelled = int(np.flatnonzero(first.known.labels >= 0)[0])
+    told = tell_again(make_table(()), first, Answers({row: "unknown", labelled: "NA"}))
+    assert told.table.class_names == tell_again(make_table(()), first, Answers()).table.class_names
+    assert (told.table.labels[[row, labelled]] == -1).all()
     told = tell_again(make_table(()), first, Answers({row: "eel"}))
     assert not told.held_out[row]
     assert told.held_out.sum() == 1
@@ -251,6 +258,15 @@ def test_a_run_of_an_older_version_is_loaded_and_says_what_it_lacks(first, tmp_p
 # ---------------------------------------------------------------------------------------------------- the command line
 
 
+def test_the_command_that_goes_on_can_be_pasted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my data.csv").touch()
+    again = "--more answers.csv --warm"
+    assert _how_to_go_on("my data.csv", "a b") == f"diffclust fit 'my data.csv' {again} 'a b' --out 'a b-2'"
+    assert _how_to_go_on("digits of scikit-learn", "run") == f"diffclust fit {again} run --out run-2"
+    assert _how_to_go_on("The data frame", "run") == f"diffclust fit DATA {again} run --out run-2"
+
+
 def call(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
@@ -269,6 +285,12 @@ def test_fit_ask_answer_and_fit_again(tmp_path, monkeypatch):
     result = call("ask", "a", "-n", 6, "--out", "questions.csv")
     assert result.exit_code == 0, result.output
     assert "nothing is known about cluster new 1" in " ".join(result.output.split())
+    assert call("ask", "a", "-n", 6, "--out", "questions.csv").exit_code == 0  # nothing is answered yet
+    for path, content in (("filled.csv", "row,label\n0,cat\n"), ("other.csv", "a,b\n1,2\n")):
+        Path(path).write_text(content)
+        assert "has more than unanswered questions" in call("ask", "a", "--out", path).output
+        assert Path(path).read_text() == content
+    assert "must be a .csv file" in call("ask", "a", "--out", "questions.xlsx").output
     with open("questions.csv") as file:
         questions = list(csv.DictReader(file))
     assert len(questions) == 6
@@ -282,5 +304,10 @@ def test_fit_ask_answer_and_fit_again(tmp_path, monkeypatch):
     assert (run.clusters == load_run("a").clusters).all()
     assert run.settings["clusters"] == 4
     assert (run.known.labels >= 0).sum() + (run.known.held_out >= 0).sum() == 11
+    command = _how_to_go_on("data.csv", "a")  # as the report shows it: the column of labels is no feature of the run
+    result = call(*shlex.split(command)[1:], "--steps", 3, *settings)
+    assert result.exit_code == 0, result.output
+    assert (load_run("a-2").known.labels == run.known.labels).all()
+    assert load_run("a-2").metrics["reading"] == ["The columns are read as in a."]
     assert call("ask", "b", "--kind", "pairs", "-n", 3).exit_code == 0
     assert "--drop-suspects needs --warm" in call("fit", "data.csv", "--drop-suspects").output

@@ -192,6 +192,18 @@ def test_filled_in_questions_are_labels(tmp_path):
         read_answers(path, 3)
 
 
+def test_labels_that_are_no_answers_or_two(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("row,label\n0,?\n1,Unsure\n2,cat\n2,cat\n")
+    assert read_answers(path, 4).labels == {2: "cat"}
+    path.write_text("row,label\n2,cat\n2,dog\n")
+    with pytest.raises(ValueError, match="line 3: row 2 has two labels, 'cat' and 'dog'"):
+        read_answers(path, 4)
+    path.write_bytes("row,label\n2,Mäuse\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="not a text file in UTF-8"):
+        read_answers(path, 4)
+
+
 def test_filled_in_pairs_are_pairs(tmp_path):
     path = tmp_path / "answers.csv"
     path.write_text(filled(questions_csv(PAIRS), "Same", "different"))
@@ -210,6 +222,12 @@ def test_ids_count_before_row_numbers(tmp_path):
     assert read_answers(path, 4, ["d", "c", "b", "a"]).labels == {0: "cat", 3: "dog"}
     with pytest.raises(ValueError, match="no row of the data has the id 'd'"):
         read_answers(path, 4, ["a", "b", "c", "e"])
+
+
+def test_ids_of_several_rows_give_way_to_row_numbers(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("row,id,label\n0,a,cat\n1,a,dog\n0,c,eel\n")
+    assert read_answers(path, 3, ["a", "a", "c"]).labels == {0: "cat", 1: "dog", 2: "eel"}
 
 
 def test_other_tables_are_not_answers(tmp_path):

@@ -277,7 +277,7 @@ def test_cluster_takes_the_columns_of_the_run():
     turned.to_csv("turned.csv", index=False)
     assert call("cluster", "run", "turned.csv").stdout == places
     Path("new.csv").write_text("width,depth\n1,1\n")
-    assert "it lacks height." in sentence(call("cluster", "run", "new.csv"))
+    assert "it lacks height. It has width" in sentence(call("cluster", "run", "new.csv"))
     del settings["encoding"]  # a run from before there were any
     Path("run/settings.json").write_text(json.dumps(settings))
     write_manifest(Path("run"))
@@ -297,7 +297,7 @@ def test_mistakes_of_cluster(finished):
     assert "gone.npy does not exist" in sentence(call("cluster", "run", "gone.npy"))
     assert "not the folder of a finished run" in sentence(call("cluster", "folder", "x.npy"))
     assert "not the folder of a finished run" in sentence(call("cluster", "other.ckpt", "x.npy"))
-    assert "is not the checkpoint of the run" in sentence(call("cluster", "run/metrics.json", "x.npy"))
+    assert "nor the checkpoint last.ckpt in it" in sentence(call("cluster", "run/metrics.json", "x.npy"))
     assert "folder/no/such.csv" in sentence(call("cluster", "run", "x.npy", "--out", "folder/no/such.csv"))
     assert "Cannot read or write folder" in sentence(call("cluster", "run", "x.npy", "--out", "folder"))
     last = Path("run/last.ckpt")
@@ -365,6 +365,8 @@ MISTAKES = {
     "pair out of range": (["x.npy", "--must-link", "far.csv"], "pair (0, 99) is out of range"),
     "too few clusters": (["x.npy", *LABELS, "--clusters", "2"], "--clusters 2 is outside"),
     "too many clusters": (["x.npy", *LABELS, "--clusters", "25"], "--clusters 25 is outside"),
+    "cut": (["x.npy", *LABELS, "--cut", "kmeans"], "cut must be 'auto' or one of"),
+    "cut of labels": (["x.npy", *LABELS, "--cut", "classifier", "--clusters", "4"], "needs a labelled class for each"),
     "backbone": (["x.npy", *LABELS, "--backbone", "resnet"], "backbone must be one of"),
     "cnn on a table": (["x.npy", *LABELS, "--backbone", "cnn"], "needs images"),
     "device": (["x.npy", *LABELS, "--device", "tpu"], "--device tpu must be auto, cpu or cuda"),
@@ -398,6 +400,14 @@ def test_a_folder_with_a_run_is_not_overwritten(finished):
     np.save("x.npy", make_rows(3))
     assert "other data" in sentence(fit("x.npy", "--labels", "y.npy", "--out", "run", "--resume"))
     assert Path("run/clusters.csv").stat().st_mtime_ns == before
+
+
+def test_the_title_of_the_digits_counts_no_answers(monkeypatch):
+    titles = []
+    monkeypatch.setattr(runs, "fit_run", lambda *arguments, title, **options: titles.append(title))
+    Path("answers.csv").write_text("row,label\n5,9\n")
+    assert call("fit").exit_code == call("fit", "--more", "answers.csv").exit_code == 0
+    assert titles == ["Handwritten digits: 100 labels, three digits never labelled", "Handwritten digits"]
 
 
 def test_a_full_disk(monkeypatch):

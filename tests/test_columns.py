@@ -100,12 +100,26 @@ def test_lists_of_numbers_become_features():
         ([None] * N, "they have no values"),
         (["", "NA", "nan"] * 4, "they have no values"),
         ([f"please ring {i} times" for i in range(N)], "it is text of many different values"),
+        *(
+            ([value.format(i + 1) for i in range(N)], "numbers and dates are read only as 1234.5 and 2024-05-31")
+            for value in ("1.234,{}", "{} %", "$1,{}00.50", "€ {}", "{}.05.2024", "5/{}/24", "{}:30", "8:{} am")
+        ),
     ],
 )
 def test_a_column_that_says_nothing_is_left_out_with_a_sentence(values, why):
     found, said = features_of("extra", values)
     assert not found
     assert f"Left out, because {why}: 'extra'." in said
+
+
+def test_categories_that_look_like_numbers_come_with_a_remark():
+    _, said = features_of("size", ["1,5", "2,5", "3,5"] * 4)
+    assert said == (
+        "Categories become a 0 or 1 for each value; numbers and dates are read only as 1234.5 and 2024-05-31: 'size'."
+    )
+    for values in (["18-25", "26-35"], ["2XL", "3XL"], ["A1", "A2"]):
+        _, said = features_of("group", values * 6)
+        assert said == "Categories become a 0 or 1 for each value: 'group'."
 
 
 MISTAKES = {

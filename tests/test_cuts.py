@@ -1,6 +1,7 @@
 """Cuts beside the forest, and the choice between cuts by hiding labels."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -144,6 +145,14 @@ def test_a_classifier_needs_all_classes_and_keeps_labels():
     assert len(set(zip(found.clusters[known.labels >= 0], known.labels[known.labels >= 0], strict=True))) == 4
     with pytest.raises(ValueError, match="needs a labelled class for each of the 5 clusters, got 4"):
         partition(x, known, 5, cut="classifier")
+
+
+def test_one_label_a_class_is_enough_for_a_classifier():
+    x, known = np.arange(60.0)[:, None], np.where(np.arange(60) % 2, -1, np.arange(60) // 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = cuts.classifier(x, Knowledge.join(known), 30)
+    assert len(np.unique(found)) == 30
 
 
 @pytest.mark.slow

@@ -20,6 +20,20 @@ from diffclust.tables import Table, read_table  # noqa: E402
 CLUSTERS = np.array([0, 0, 0, 1, 1, 1])
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([2011, 2011, 2011, 2019, 2019, 2019], "2011 here, 2019 elsewhere"),
+        ([1.7e9, 1.7e9, 1.7e9, 1.70006e9, 1.70006e9, 1.70006e9], "1700000000 here, 1700060000 elsewhere"),
+        ([10.001, 10.001, 10.001, 10.002, 10.002, 10.002], "10.001 here, 10.002 elsewhere"),
+        ([999.7, 999.7, 999.7, 5, 5, 5], "1000 here, 5 elsewhere"),
+        ([-28712.4, -28712.4, -28712.4, 0.25, 0.25, 0.25], "-28712 here, 0.25 elsewhere"),
+    ],
+)
+def test_values_that_differ_are_shown_so_and_without_exponents(values, text):
+    assert telling_columns(np.array(values)[:, None], ["x"], CLUSTERS, 2)[0][0].text == f"x: {text}"
+
+
 def test_the_clearest_column_comes_first_and_equal_ones_are_not_named():
     same, clear, weak = [1, 2, 3, 1, 2, 3], [5, 5, 6, 1, 1, 2], [1, 2, 3, 2, 3, 4]
     found = telling_columns(np.stack([same, weak, clear], 1), ["same", "weak", "clear"], CLUSTERS, 2)

@@ -61,7 +61,7 @@ def test_all_spellings_of_names_are_the_same():
         assert labels.cluster_names(np.array([-1, 1, 0, -1])).tolist() == ["new 1", "dog", "cat", "new 2"]
 
 
-@pytest.mark.parametrize("word", ["unknown", "Unknown", "NA", "n/a", "?", " ", "null", "NaN"])
+@pytest.mark.parametrize("word", ["unknown", "Unknown", "unlabeled", "NA", "n/a", "?", " ", "null", "NaN"])
 def test_words_for_unknown_are_those_of_tables(word):
     y = ["b", word, "a", "b"]
     assert parse_labels(y, 4).codes.tolist() == encode_labels(np.array(y, object))[0].tolist() == [1, -1, 0, 1]

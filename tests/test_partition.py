@@ -172,6 +172,7 @@ def test_names():
     found = partition(np.array([[0.0], [5.0], [9.0]]), Knowledge.join(labels), 3)
     assert found.classes.tolist() == [-1, 1, -1]
     assert found.names(["a", "b"]) == ["new 1", "b", "new 2"]
+    assert found.names(["new 2", "new 1"]) == ["new 3", "new 1", "new 4"]
 
 
 def test_memberships_are_those_under_what_is_known():

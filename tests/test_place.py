@@ -70,6 +70,18 @@ def test_parquet_out_has_the_columns_of_csv_out(run, files):
     pd.testing.assert_frame_equal(table.astype({"name": str, "id": str}), expected)
 
 
+def test_out_is_no_other_form_and_nothing_that_is_read(run, files):
+    for out in ("placed.xlsx", "placed.csv.gz", "placed.tsv"):
+        with pytest.raises(ValueError, match=r"placed\..* must be a \.csv or \.parquet file"):
+            place_file(run, Path("new.csv"), Path(out))
+    Path("link.csv").symlink_to("new.csv")
+    for out in ("new.csv", "link.csv", run.folder / "clusters.csv"):
+        before = Path(out).read_bytes()
+        with pytest.raises(ValueError, match=r"\.csv is read here, and would be overwritten"):
+            place_file(run, Path("new.csv"), Path(out))
+        assert Path(out).read_bytes() == before
+
+
 def test_npy_in_pieces(run, files):
     features = read_table(files, "kind", encoding=run.encoding).features
     np.save("new.npy", features)

@@ -403,7 +403,7 @@ def test_clusters_have_the_names_of_their_classes(page):
     own = [EVIL, "<b>six</b>", "class 2", "class 3", "new 1", "new 2"]
     assert sorted(names()) == sorted(own)
     on_map = page.execute_script("return [...document.querySelectorAll('#map-0 .textpoint')].map((e) => e.textContent)")
-    assert sorted(on_map) == sorted(own)
+    assert sorted(on_map) == sorted([f"{EVIL[:23]}…", *own[1:]])
     press(page, "#k", Keys.HOME)
     assert sorted(names()) == sorted(own[:4])  # classes that nobody labelled have joined the others
     press(page, "#guard", Keys.HOME)
@@ -536,6 +536,26 @@ def test_a_phone_does_not_scroll_sideways(browser, report):
     assert all(box["width"] > 300 for box in boxes)
 
 
+@pytest.mark.parametrize("width", [390, 1300])
+def test_long_names_stay_inside(browser, tmp_path, width):
+    name = "https://example.org/" + "a" * 130
+    asked = Asked(rows=[RowQuestion(7, name, 0.4, f"between {name} and class 2")])
+    described = [{"cluster": 0, "name": name, "rows": 9, "telling": [], "typical": [{"row": 0, "id": name}]}]
+    names = [name, *(f"class {c}" for c in range(1, 6))]
+    warnings = [f"The cluster of class {name} may hold a class that nobody labelled."]
+    data = make_data(class_names=names, asked=asked, described=described, warnings=warnings, reading=[name])
+    write_report(data, tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html", width)
+    outside = """
+        const right = (e) => e.getBoundingClientRect().right;
+        const boxes = [...document.querySelectorAll("section:not(.controls), .card, #headline")];
+        return boxes.filter((box) => [...box.querySelectorAll("p, b, em, td, span, li, button")]
+          .some((e) => e.offsetParent !== null && right(e) > right(box) + 1)).map((box) => box.id || box.className);
+    """
+    assert page.execute_script(outside) == []
+    assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
+
+
 def test_scores_say_on_how_many_rows_they_are(browser, report, tmp_path):
     assert text(open_page(browser, report), "#tiles").endswith("agreement (ARI)0.900")
     write_report(make_data(scored_rows=7), tmp_path / "report.html")
@@ -579,6 +599,16 @@ def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
         assert "calibrated on labels that were hidden" in text(page, "#clusters-section")
         assert page.execute_script("return document.documentElement.scrollWidth") <= width
         assert problems(page) == []
+
+
+def test_one_labelled_class_hides_no_class(browser, tmp_path):
+    known = np.where(np.arange(150) % 30 == 0, 0, -1)
+    write_report(make_data(known=known, evidence=EVIDENCE, truth=None), tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html")
+    assert "The second one is an ARI." in text(page, "#made")
+    assert "perfect" not in text(page, "#made")
+    assert not page.execute_script("return document.getElementById('numbers-part').offsetHeight")
+    assert problems(page) == []
 
 
 def test_the_page_says_what_is_in_each_cluster_and_colours_by_a_column(browser, tmp_path):
@@ -694,6 +724,18 @@ def test_clusters_have_the_names_and_colours_that_the_run_gave_them(browser, tmp
     more = page.execute_script(script)
     assert len({colour for _, colour in more}) == 7
     assert set(map(tuple, shown)) < set(map(tuple, more))
+
+
+def test_clusters_of_pairs_have_the_names_of_the_files(browser, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    names = [f"new {c + 1}" for c in range(6)]
+    write_report(make_data(labelled=0, cluster_names=names), tmp_path / "a.html")
+    page = open_page(browser, tmp_path / "a.html")
+    script = "return [...document.querySelectorAll('#clusters .tag')].map((e) => e.textContent)"
+    assert page.execute_script(script) == names
+    press(page, "#k", Keys.ARROW_RIGHT)
+    assert page.execute_script(script) == [*names, "new 7"]
 
 
 def _hex(colour):

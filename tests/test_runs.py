@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from diffclust.runs import fit_run, folder, load_run  # noqa: E402
 from diffclust.runs.baselines import score_methods  # noqa: E402
 from diffclust.runs.fit import hold_out  # noqa: E402
 from diffclust.runs.folder import FILES, MANIFEST, write_manifest  # noqa: E402
-from diffclust.runs.summary import _headline, _how_to_load, _warnings, reliability  # noqa: E402
+from diffclust.runs.summary import _headline, _how_to_load, _remarks, _warnings, reliability  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 from diffclust.training.loop import choose_device  # noqa: E402
 
@@ -692,12 +693,42 @@ def test_the_headline_says_which_classes_a_score_covers(known, classes, covered)
     assert sentences == [f"ARI 0.99 on {number} rows whose labels nobody was told, {which}."]
 
 
+def test_rows_of_one_class_have_no_score():
+    table = Table(np.arange(8.0)[:, None], np.array([0] * 4 + [-1] * 4), ["a"], "x")
+    scored = np.array([-1, -1, 0, 0, -1, -1, -1, -1])
+    assert score_methods(table, scored, np.arange(8) // 4, 2, None, seed=0) == []  # an ARI would be 1 or 0
+    found, _ = on_a_line([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1])
+    assert _headline(found, np.repeat([1, -1], 6), []) == [
+        "No score: the rows whose labels nobody was told (6) are of one class."
+    ]
+
+
 def test_the_headline_has_what_hidden_classes_say():
     found, scored = on_a_line([0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1])
     found = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, new_classes=0.714))
     (sentence,) = _headline(found, np.full_like(scored, -1), [])
     assert sentence.startswith("New classes: when some labelled classes were hidden")
     assert sentence.endswith("ARI 0.71.")
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (
+            [0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1],
+            ["again with ARI k-means 0.41", "Hidden classes were found"],
+        ),
+        ([0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1], ["Share of rows with hidden labels", "one class say little"]),
+    ],
+)
+def test_remarks_on_one_class_do_not_speak_of_hidden_classes(known, said):
+    found, _ = on_a_line(known)
+    evidence = dataclasses.replace(
+        found.evidence, scores={"k-means": 0.41}, n_clusters=3, candidates={2: 0.5, 3: 0.5, 4: 0.4}
+    )
+    module = SimpleNamespace(scaling=SimpleNamespace(chosen="column"), input_shape=(1,))
+    remarks = _remarks(module, dataclasses.replace(found, evidence=evidence))
+    assert [part in remark for part, remark in zip(said, remarks[1:], strict=True)] == [True, True], remarks
 
 
 def test_reliability_counts_right_rows():

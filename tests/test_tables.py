@@ -105,6 +105,58 @@ def test_one_column_of_decimals_is_one_column(write):
     assert read_table(write("one.csv", "value\n1.25\n2.25\n3.25\n")).features.tolist() == [[1.25], [2.25], [3.25]]
 
 
+def test_classes_that_differ_in_case_only_come_with_a_remark(write):
+    content = "".join(f"{kind}\n" for kind in ("cat", "Cat ", "dog", " dog", "new york", "New  York"))
+    table = read_table(write("x.npy", X), write("y.csv", content))
+    assert table.class_names == ["Cat", "New  York", "cat", "dog", "new york"]
+    said = "differ only in case or blanks count as different: 'Cat' and 'cat', 'New  York' and 'new york'."
+    assert table.sentences == [f"Classes that {said}"]
+
+
+def test_labels_go_by_ids_where_their_file_has_them(write):
+    write("x.csv", "customer,a\n" + "".join(f"c{row},{row}\n" for row in range(4)))
+    expected = ["", "dog", "", "cat"]
+    for content in ("customer,kind\nc3,cat\nc1,dog\n", "kind;customer\ncat;c3\n;c0\ndog;c1\n;c2\n"):
+        table = read_table("x.csv", write("y.csv", content))
+        assert [table.class_names[label] if label >= 0 else "" for label in table.labels] == expected
+    with pytest.raises(ValueError, match=r"y\.csv, line 2: no row of the data has the id 'c9'"):
+        read_table("x.csv", write("y.csv", "customer,kind\nc9,cat\n"))
+    with pytest.raises(ValueError, match=r"y\.csv, line 3: 'c1' has two labels, 'cat' and 'dog'"):
+        read_table("x.csv", write("y.csv", "customer,kind\nc1,cat\nc1,dog\n"))
+    table = read_table("x.csv", write("y.csv", "other,kind\nc3,a\nc2,b\nc1,c\nc0,d\n"))  # of another name: in order
+    assert table.labels.tolist() == [0, 1, 2, 3]
+
+
+def test_labels_that_look_like_no_classes_come_with_a_remark(write):
+    values = [f"{number * 1.37}" for number in range(12)]
+    write("x.csv", "a,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values)))
+    said = "The 12 labels are of 12 classes. Are they numbers or ids, not classes?"
+    assert said in read_table("x.csv", "y").sentences
+    assert said not in read_table("x.csv", "y", encoding=read_table("x.csv", "y").encoding).sentences
+
+
+def test_separators_at_the_ends_of_lines_move_no_column(write):
+    for end in (",", ",,"):
+        content = "a,b,kind\n" + "".join(f"{a},{b},{kind}{end}\n" for (a, b), kind in zip(X, KINDS, strict=True))
+        table = read_table(write("x.csv", content), "kind")
+        np.testing.assert_array_equal(table.features, X)
+        assert table.class_names == ["cat", "dog", "eel"]
+
+
+def test_a_row_has_as_many_values_as_there_are_names_or_its_own_name_too(write):
+    table = read_table(write("r.csv", '"a","b"\n"x1",1,2\n"x2",3,4\n'))  # as R's write.table has it
+    assert (table.columns, table.row_names) == (["a", "b"], ["x1", "x2"])
+    for content in ("a,b\n1,5,7\n1,6,7\n", "a,b\n1,5,7,1\n2,6,7,1\n"):  # decimal commas without quotes
+        with pytest.raises(ValueError, match=r"^x\.csv: the first line names 2 columns, but .* has \d values"):
+            read_table(write("x.csv", content))
+    with pytest.raises(ValueError, match=r"names 1 column, but .* The first line must name every column"):
+        read_table(write("x.csv", "Sales 2024\n\na,b,kind\n1,2,x\n3,4,y\n"), "kind")
+
+
+def test_a_text_longer_than_csv_fields_may_be_is_read(write):
+    assert read_table(write("x.csv", "a,b\n1," + "x" * 200_000 + "\n2,y\n")).columns[0] == "a"
+
+
 def test_a_column_that_counts_but_has_a_name_is_a_feature(write):
     assert read_table(write("year.csv", "year,value\n0,5\n1,6\n2,7\n")).features.shape == (3, 2)
 
@@ -269,8 +321,16 @@ def test_a_missing_column_names_those_there_are(write, tmp_path):
     write_csv(tmp_path / "t.csv")
     with pytest.raises(ValueError, match=r"no column 'sort'\. It has width, height, kind"):
         read_table(tmp_path / "t.csv", "sort")
+    with pytest.raises(ValueError, match=r"no column 'Knid'\. It has .*\. Did you mean 'kind'\?"):
+        read_table(tmp_path / "t.csv", "Knid")
+    with pytest.raises(ValueError, match=r"Did you mean 'kind '\?"):
+        read_table(write("blank.csv", "a,kind \n1,x\n2,y\n"), "kind")
     with pytest.raises(ValueError, match=r"no array 'sort'\. It has x, y"):
         read_table(write("x.npz", {"x": X, "y": X}), "sort")
+    with pytest.raises(ValueError, match="labels='kind' and id_column or text name the same column"):
+        read_table(tmp_path / "t.csv", "kind", id_column="kind")
+    with pytest.raises(ValueError, match="has several columns of the name kind"):  # one would be a feature
+        read_table(write("twice.csv", "a,kind,kind\n1,x,x\n2,y,y\n"), "kind")
     with pytest.raises(ValueError, match="no column of features"):
         read_table(write("y.csv", "kind\na\nb\n"), "kind")
 
@@ -279,7 +339,14 @@ def test_a_missing_column_names_those_there_are(write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["0,1\n2,3\n", "i,j\n0,1\n2,3\n", "0 1\n\n2;3", "\ufefffirst second\r\n0\t1\r\n2\t3\r\n"]
+    "content",
+    [
+        "0,1\n2,3\n",
+        "i,j\n0,1\n2,3\n",
+        "0 1\n\n2;3",
+        "\ufefffirst second\r\n0\t1\r\n2\t3\r\n",
+        '"i1","i2"\n"0","1"\n"2","3"\n',
+    ],
 )
 def test_pairs(content, write):
     assert read_pairs(write("pairs.csv", content), 6) == [(0, 1), (2, 3)]
@@ -296,6 +363,10 @@ WRONG_PAIRS = {
     "four": ("p.csv", "0,1,2,3\n", "line 1: expected two row numbers and perhaps a weight, got '0,1,2,3'"),
     "negative weight": ("p.csv", "0,1,-2\n", "line 1: expected two row numbers and perhaps a weight, got '0,1,-2'"),
     "word": ("p.csv", "i,j\n0,1\n0,x\n", "line 3: expected two row numbers"),
+    "decimals": ("p.csv", "0.0,1.0\n", "line 1: expected two row numbers"),
+    "JSON": ("p.csv", "[[0, 1]]", "line 1: expected two row numbers"),
+    "row numbers of pandas": ("p.csv", ",i,j\n0,1,2\n1,3,4\n", "line 1: the first column has no name"),
+    "row names of R": ("p.csv", '"","i","j"\n"0",1,2\n', "line 1: the first column has no name"),
     "power": ("p.csv", "i,j\n0,²\n", "line 2: expected two row numbers"),
     "floats": ("p.npy", np.zeros((2, 2)), "must be integers"),
     "not text": ("p.csv", bytes(range(256)), "not a text file in UTF-8"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffclust.files import csv_text, from_spreadsheet, separator
+from diffclust.files import csv_text, from_spreadsheet, read_text, separator
 
 SAME, DIFFERENT = "same", "different"
 ROW_COLUMNS = {"row": "id", "other": "other_id"}  # columns of row numbers, and of the ids beside them
@@ -73,12 +73,12 @@ def read_answers(path: Path, n_rows: int, row_names: Sequence[str] | None = None
         The answers.
 
     Raises:
-        ValueError: a column is missing, a row does not exist, or an answer is neither "same" nor "different". The
-            message names the line.
+        ValueError: a column is missing, a row does not exist or has two labels, or an answer is neither "same" nor
+            "different". The message names the line.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
-    found = parse_answers(path.read_text("utf-8-sig"), str(path), n_rows, row_names)
+    found = parse_answers(read_text(path), str(path), n_rows, row_names)
     if found is None:
         raise ValueError(f"{path} must have the columns row and label, or row, other and answer.")
     return found
@@ -109,15 +109,17 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
         return None
     table = csv.DictReader(io.StringIO(text), columns, delimiter=mark)
     next(table, None)  # the header
-    place = None if row_names is None else {name: row for row, name in enumerate(row_names)}
+    place = None if row_names is None else _places(row_names)
     labels: dict[int, str] = {}
     pairs: dict[str, list[tuple[int, int]]] = {SAME: [], DIFFERENT: []}
     for line in table:
         where = f"{source}, line {table.line_num}"
         label = from_spreadsheet((line.get("label") or "").strip())
         answer = (line.get("answer") or "").strip().lower()
-        if label:
-            labels[_row(line, "row", place, n_rows, where)] = label
+        if label.lower() not in UNSURE:
+            row = _row(line, "row", place, n_rows, where)
+            if labels.setdefault(row, label) != label:
+                raise ValueError(f"{where}: row {row} has two labels, {labels[row]!r} and {label!r}. Keep one.")
         if answer in pairs:
             first, second = (_row(line, name, place, n_rows, where) for name in ROW_COLUMNS)
             pairs[answer].append((first, second))
@@ -126,13 +128,22 @@ def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] 
     return Answers(labels, pairs[SAME], pairs[DIFFERENT])
 
 
+def _places(row_names: Sequence[str]) -> dict[str, int]:
+    """The row of each id, -1 for an id of several rows."""
+    place: dict[str, int] = {}
+    for row, name in enumerate(row_names):
+        place[name] = -1 if name in place else row
+    return place
+
+
 def _row(line: dict[str, str], column: str, place: dict[str, int] | None, n_rows: int, where: str) -> int:
-    """The number of the row that a line is about, by its id where there are ids."""
+    """The number of the row that a line is about, by its id where there are ids, and only one row has this one."""
     name = line.get(ROW_COLUMNS[column])
     if place is not None and name is not None:
         if name not in place:
             raise ValueError(f"{where}: no row of the data has the id {name!r}.")
-        return place[name]
+        if place[name] >= 0:
+            return place[name]
     text = (line.get(column) or "").strip()
     if not text.isdecimal() or int(text) >= n_rows:
         raise ValueError(f"{where}: {column} must be a row number from 0 to {n_rows - 1}, got {text!r}.")

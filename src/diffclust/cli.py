@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +23,7 @@ from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
 from diffclust.tables import Table, listed, read_pair_weights, read_pairs, read_table
+from diffclust.tables.table import ending
 from diffclust.tables.texts import MODEL as TEXT_MODEL
 from diffclust.tables.texts import TextColumn
 
@@ -207,16 +210,24 @@ def fit(
         raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device} must be auto, cpu or cuda.")
+    before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     truth = None
     if data is None:
         if labels or id_column or use_rep or image_size or text or must_link or cannot_link:
             raise ValueError("Labels, ids, sizes and pairs are about your own DATA: name its file first.")
         table, truth = digits(seed)
-        title = "Handwritten digits: 100 labels, three digits never labelled"
+        title = "Handwritten digits"
+        if warm is None and more is None:
+            title += ": 100 labels, three digits never labelled"
         clusters = clusters or "10"
     else:
         column = None if text is None else TextColumn(text, model or TEXT_MODEL, cache=out if resume else None)
-        table = read_table(data, labels, id_column=id_column, use_rep=use_rep, image_size=image_size, text=column)
+        how: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": column}
+        if before is not None and before.settings.get("encoding") is not None and not any(how.values()):
+            table = read_table(data, labels, encoding=before.encoding)
+            table = replace(table, sentences=[f"The columns are read as in {warm}.", *table.sentences])
+        else:
+            table = read_table(data, labels, **how)
         title = f"{data.name}: clusters by diffclust"
     pairs: dict[str, Any] = {
         name: read_pairs(path, len(table), name) if path else []
@@ -225,7 +236,6 @@ def fit(
     if drop_suspects and warm is None:
         raise ValueError("--drop-suspects needs --warm, the run in which labels look wrong.")
     run_weights = (np.empty(0), np.empty(0))  # of must-links and cannot-links that come from the earlier run
-    before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     if before is not None or more is not None:
         answers = Answers() if more is None else read_answers(more, len(table), table.row_names)
         told = tell_again(table, before, answers, drop_suspects)
@@ -386,6 +396,8 @@ def ask(
     from diffclust.runs import load_run
 
     loaded = load_run(run, backbone)
+    if out is not None:
+        _check_questions(out, loaded)
     text = questions_csv(diffclust.suggest(loaded, n, kind), loaded.row_names)  # type: ignore[call-overload]
     header, *lines = csv.reader(io.StringIO(text))
     shown = RichTable()
@@ -396,7 +408,23 @@ def ask(
     Console(highlight=False).print(shown)
     if out is not None:
         write_atomically(out, text)
-        _say(f"Fill in the column {header[-1]} of {out}, then: diffclust fit DATA --more {out} --warm {run}")
+        again = shlex.join(["--more", str(out), "--warm", str(run)])
+        _say(f"Fill in the column {header[-1]} of {out}, then: diffclust fit DATA {again} --out FOLDER")
+
+
+def _check_questions(out: Path, run: Any) -> None:
+    """A ValueError if a file of questions would replace answers, or another file."""
+    if ending(out) not in (".csv", ""):
+        raise ValueError(f"Cannot write {ending(out)}: {out} must be a .csv file.")
+    if not out.exists():
+        return
+    try:
+        found = read_answers(out, len(run.clusters), run.row_names)
+        free = not (found.labels or found.must_link or found.cannot_link)
+    except (ValueError, OSError):
+        free = False
+    if not free:
+        raise ValueError(f"{out} exists already and has more than unanswered questions: name another file.")
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

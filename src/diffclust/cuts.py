@@ -227,22 +227,35 @@ def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0
     >>> classifier(points, Knowledge.join([-1, 0, -1, -1, 1]), 2).tolist()
     [0, 0, 0, 1, 1]
     """
-    from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
+    check_classes(knowledge, n_clusters)
     group = knowledge.group
+    if n_clusters == 1:
+        return np.zeros(len(group), np.int64)
+    rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
+    known = group >= 0
+    model = logistic_regression(rows[known], group[known])
+    return by_first_row(np.where(known, group, model.predict(rows)))
+
+
+def logistic_regression(points: Floats, labels: Ints) -> Any:
+    """scikit-learn's, fitted."""
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes is greater")  # one label a class is enough
+        return LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points, labels)
+
+
+def check_classes(knowledge: Knowledge, n_clusters: int) -> None:
+    """A ValueError unless every cluster is a labelled class, as :func:`classifier` needs it."""
     n_groups = len(knowledge.apart)
     if not knowledge.all_apart or n_groups != n_clusters:
         raise ValueError(
             f"cut 'classifier' needs a labelled class for each of the {n_clusters} clusters, got {n_groups} classes. "
             "Take another cut."
         )
-    if n_clusters == 1:
-        return np.zeros(len(group), np.int64)
-    rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
-    known = group >= 0
-    model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(rows[known], group[known])
-    return by_first_row(np.where(known, group, model.predict(rows)))
 
 
 def leading_components(points: Floats, most: int) -> Floats:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import confidence
-from diffclust.cuts import CLASSIFIER_ROUNDS
+from diffclust.cuts import logistic_regression
 from diffclust.knowledge import Knowledge
 
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
@@ -258,7 +258,6 @@ def hidden_chances(points: NDArray[Any], told: Labels, labels: Labels) -> NDArra
     Returns:
         (n, classes), NaN for rows whose label was not hidden, and for those whose class was not told at all.
     """
-    from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
     chances = np.full((len(labels), int(labels.max(initial=-1)) + 1), np.nan)
@@ -267,7 +266,7 @@ def hidden_chances(points: NDArray[Any], told: Labels, labels: Labels) -> NDArra
     if len(classes) < 2 or not len(rows):
         return chances
     scaled = StandardScaler().fit_transform(np.asarray(points, np.float64))
-    model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(scaled[told >= 0], told[told >= 0])
+    model = logistic_regression(scaled[told >= 0], told[told >= 0])
     chances[rows] = 0
     chances[np.ix_(rows, model.classes_)] = model.predict_proba(scaled[rows])
     return chances

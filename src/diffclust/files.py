@@ -50,6 +50,14 @@ def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], A
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
+
+
 def separator(first_line: str) -> str:
     """The separator that the first line of a table has most of. csv.Sniffer takes decimal points for separators."""
     return max(",;\t", key=first_line.count)

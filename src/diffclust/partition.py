@@ -87,8 +87,8 @@ class Partition:
 
     def names(self, class_names: list[str]) -> list[str]:
         """The name of each cluster: that of the class that it holds, or "new 1", "new 2", ..."""
-        new = np.cumsum(self.classes < 0)
-        return [class_names[c] if c >= 0 else f"new {new[i]}" for i, c in enumerate(self.classes)]
+        free = (name for name in (f"new {i}" for i in range(1, 10**9)) if name not in class_names)
+        return [class_names[c] if c >= 0 else next(free) for c in self.classes]
 
     def probabilities(self) -> NDArray[np.float64]:
         """The probability of each cluster for each point, see :mod:`diffclust.confidence`.
@@ -265,10 +265,7 @@ def partition(
         knowledge, of_pairs = believe(seen, knowledge, n_clusters, seed)
     if tree is not None and tree.n_points != len(points):
         raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
-    if cut not in ("auto", *CUTS):
-        raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
-    if n_clusters is not None:
-        check_n_clusters(n_clusters, knowledge)
+    check_cut(cut, n_clusters, knowledge)
     compares = (
         cut == "auto"
         and reachability is None
@@ -421,6 +418,17 @@ def _few_components(rows: Any) -> NDArray[Any]:
 
 # ------------------------------------------------------------------------------------------------------------------
 # The tree, the number of clusters and the size guard
+
+
+def check_cut(cut: str, n_clusters: int | None, knowledge: Knowledge) -> None:
+    """A ValueError if there is no such cut, or if it or the knowledge do not allow so many clusters."""
+    if cut not in ("auto", *CUTS):
+        raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
+    if n_clusters is None:
+        return
+    check_n_clusters(n_clusters, knowledge)
+    if cut == "classifier" and not knowledge.is_soft:
+        cuts.check_classes(knowledge, n_clusters)
 
 
 def check_n_clusters(n_clusters: int, knowledge: Knowledge) -> None:

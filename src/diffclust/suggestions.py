@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.confidence import neighbour_shares
-from diffclust.cuts import CLASSIFIER_ROUNDS
+from diffclust.cuts import logistic_regression
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.threads import small_in_one_thread
@@ -165,7 +165,6 @@ def _chosen(state: _State, n: int) -> list[tuple[int, str]]:
 
 def _uncertainty(state: _State) -> Floats:
     """(n,) by the probability of a row's cluster and by a classifier of the answers so far, from 0 to 1.5."""
-    from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
     uncertain = 1 - state.confidence
@@ -174,7 +173,7 @@ def _uncertainty(state: _State) -> Floats:
     if state.metric == "precomputed" or len(np.unique(labels)) < 2:
         return uncertain
     points = StandardScaler().fit_transform(np.asarray(state.points, np.float64))
-    model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points[known], labels)
+    model = logistic_regression(points[known], labels)
     # 0 where it is sure of the class of most answers in the cluster, 1 where another is as likely, 2 at most.
     chances = model.predict_proba(points)
     votes = np.zeros((len(state.names), chances.shape[1]))

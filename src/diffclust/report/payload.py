@@ -73,7 +73,7 @@ def make_payload(data: ReportData) -> dict[str, Any]:
         "scoredRows": data.scored_rows,
         "headline": list(data.headline),
         "warnings": list(data.warnings),
-        "made": None if data.evidence is None else _how_made(data.evidence),
+        "made": None if data.evidence is None else _how_made(data.evidence, known),
         "reliability": data.reliability,
         "described": [_described(cluster) for cluster in data.described],
         "reading": list(data.reading),
@@ -188,8 +188,9 @@ def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _how_made(evidence: Evidence) -> dict[str, Any]:
+def _how_made(evidence: Evidence, known: NDArray[np.int64]) -> dict[str, Any]:
     """How the clusters were made: the cuts that were compared, and the numbers of clusters."""
+    one_class = len(np.unique(known[known >= 0])) == 1  # no class was hidden, and no ARI of labels was taken
     names = list(dict.fromkeys([*evidence.scores, *evidence.agreement]))
     return {
         "cut": evidence.cut,
@@ -199,7 +200,8 @@ def _how_made(evidence: Evidence) -> dict[str, Any]:
         ],
         "newClasses": evidence.new_classes,
         "calibrated": evidence.n_hidden > 0,
-        "candidates": [[k, evidence.candidates[k]] for k in sorted(evidence.candidates)],
+        "oneClass": one_class,
+        "candidates": [] if one_class else [[k, evidence.candidates[k]] for k in sorted(evidence.candidates)],
         "interval": None if evidence.interval is None else list(evidence.interval),
     }
 

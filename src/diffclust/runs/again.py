@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from diffclust.answers import Answers
 from diffclust.continuation import continue_clusters, continue_colours, row_keys
 from diffclust.knowledge import Knowledge
+from diffclust.labels import UNKNOWN_NAMES
 from diffclust.partition import Partition
 from diffclust.runs.results import Known, Run
 from diffclust.tables import Table
@@ -34,8 +35,8 @@ class Told(NamedTuple):
 def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> Told:
     """The labels and pairs of a table, of an earlier run and of answers together.
 
-    An answer counts before a label of the table, and that before one of the run. Rows of the run that are not in the
-    table are forgotten.
+    An answer counts before a label of the table, and that before one of the run; "unknown" takes a label back. Rows of
+    the run that are not in the table are forgotten.
 
     Args:
         table: the rows.
@@ -71,7 +72,9 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
         more_cannot, cannot_weights = _pairs_still_present(run.known.cannot_link, run.known.soft_cannot, matches)
         must_link, cannot_link = must_link + more_must, cannot_link + more_cannot
     for row, name in answers.labels.items():
-        names[row], held_out[row], label_weights[row] = label_text(name), False, np.inf
+        given = label_text(name)
+        names[row] = "" if given.lower() in UNKNOWN_NAMES else given
+        held_out[row], label_weights[row] = False, np.inf
     classes = [*table.class_names, *sorted(set(names) - {"", *table.class_names})]
     number = {name: position for position, name in enumerate(classes)} | {"": -1}
     labels = np.array([number[name] for name in names], np.int64)

@@ -40,10 +40,10 @@ def score_methods(
 
     Returns:
         {"method": its name, "ours": whether it is ours, and the scores of :func:`diffclust.metrics.clustering_scores`}
-        for each method; nothing where no row can be scored.
+        for each method; nothing where fewer than two classes can be scored: one class alone has ARI 1 or 0.
     """
     scored = np.flatnonzero(truth >= 0)
-    if len(scored) == 0:
+    if len(np.unique(truth[scored])) < 2:
         return []
     rows = _baseline_rows(truth, seed)
     raw = table.features[rows].reshape(len(rows), -1).astype(np.float64)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from diffclust.tables import Table
 
 N_TELLING, N_TYPICAL = 5, 3
+MOST_DIGITS = 7  # of features, which have 32 bits
 LEAST_DIFFERENCE = 0.2  # standard deviations. Below this, a column says little about a cluster.
 
 
@@ -163,8 +164,7 @@ def telling_columns(
                     float(here[number, c]),
                     float(elsewhere[number, c]),
                     float(difference[number, c]),
-                    f"{columns[c]}: {show_value(here[number, c], kinds[c])} here, "
-                    f"{show_value(elsewhere[number, c], kinds[c])} elsewhere",
+                    f"{columns[c]}: {_show_both(here[number, c], elsewhere[number, c], kinds[c])}",
                 )
                 for c in best
                 if abs(difference[number, c]) >= LEAST_DIFFERENCE
@@ -192,10 +192,23 @@ def _extreme(values: Any) -> NDArray[np.float64]:
     return np.asarray(values.toarray() if hasattr(values, "toarray") else values).ravel()
 
 
-def show_value(value: float, kind: str) -> str:
-    """A value of a column as text: a share in per cent, a date as one, any other number in three digits."""
+def _show_both(here: float, elsewhere: float, kind: str) -> str:
+    """Two means as texts, with more digits where three do not tell them apart."""
+    for digits in range(3, MOST_DIGITS + 1):
+        one, other = (show_value(each, kind, digits) for each in (here, elsewhere))
+        if one != other:
+            break
+    else:
+        one, other = show_value(here, kind), show_value(elsewhere, kind)
+    return f"{one} here, {other} elsewhere"
+
+
+def show_value(value: float, kind: str, digits: int = 3) -> str:
+    """A value of a column as text: a share in per cent, a date as one, any other number in at least so many digits."""
     if kind == "share":
         return f"{value:.0%}".replace("%", " %")
     if kind == "date":
         return str(np.datetime64(0, "D") + np.timedelta64(math.floor(value), "D"))
-    return f"{value:.3g}"
+    if 10**digits - 0.5 <= abs(value) < 10**15:  # 2.02e+03 is no year
+        return f"{float(f'{value:.{MOST_DIGITS}g}'):.0f}"
+    return f"{value:.{digits}g}"

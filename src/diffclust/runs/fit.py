@@ -19,7 +19,7 @@ from diffclust import training
 from diffclust.files import write_atomically
 from diffclust.knowledge import Knowledge, Weights
 from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
-from diffclust.partition import Partition, check_n_clusters, partition
+from diffclust.partition import Partition, check_cut, partition
 from diffclust.runs.again import name_clusters, record_known
 from diffclust.runs.baselines import score_methods
 from diffclust.runs.describe import describe_clusters
@@ -97,8 +97,7 @@ def fit_run(
     if knowledge.is_empty:
         raise ValueError("Nothing is known: give labels of some rows, or must_link or cannot_link pairs.")
     n_clusters = config.n_clusters
-    if n_clusters is not None:
-        check_n_clusters(n_clusters, knowledge)
+    check_cut(cut, n_clusters, knowledge)
     if min_cluster_size != "auto" and int(min_cluster_size) > len(table):
         raise ValueError(f"min_cluster_size={min_cluster_size} is more than the {len(table)} rows there are.")
     config = config.resolve(table.features.shape[1:], knowledge)
@@ -148,7 +147,7 @@ def fit_run(
         if module.not_captured:
             tell(f"The GPU took the steps one by one: {module.not_captured}.")
         baseline = None
-        if (scored >= 0).any() and (knowledge.labels >= 0).any():
+        if len(np.unique(scored[scored >= 0])) > 1 and (knowledge.labels >= 0).any():
             tell("Training with cross-entropy on the same labels ...")
             baseline = _train_baseline(table, cold, knowledge)
         if not is_first:

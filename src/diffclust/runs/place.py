@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diffclust.files import replaced_atomically
+from diffclust.runs.folder import FILES
 from diffclust.runs.results import Placed, Run, clusters_csv
 from diffclust.tables import read_pieces
 from diffclust.tables.table import ending
@@ -41,7 +42,12 @@ def place_file(
 
     Returns:
         The number of rows, and how many of them are unlike anything in the run.
+
+    Raises:
+        ValueError: ``out`` has another ending, or is the file of the new rows or one of the run.
     """
+    if out is not None:
+        _check_out(run, data, out)
     from tqdm import tqdm
 
     encoding = run.encoding
@@ -61,6 +67,14 @@ def place_file(
             n_unlike += int(placed.unlike.sum())
             bar.update(len(table))
     return n_rows, n_unlike
+
+
+def _check_out(run: Run, data: Path, out: Path) -> None:
+    if ending(out) not in (".csv", ".parquet", ""):
+        raise ValueError(f"Cannot write {ending(out)}: {out} must be a .csv or .parquet file.")
+    read = (path.resolve() for path in (data, *(run.folder / name for name in FILES)))
+    if out.resolve() in read:
+        raise ValueError(f"{out} is read here, and would be overwritten: name another file.")
 
 
 @contextmanager

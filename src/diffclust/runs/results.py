@@ -273,10 +273,10 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
             file and what to do.
     """  # noqa: DOC501
     given = Path(folder)
+    if given.is_file() and given.name != training.LAST:
+        raise ValueError(f"{given} is not the folder of a finished run, nor the checkpoint {training.LAST} in it.")
     folder = given.parent if given.is_file() else given
     check_files(folder)
-    if given.is_file() and given.name != training.LAST:
-        raise ValueError(f"{given} is not the checkpoint of the run: that is {folder / training.LAST}.")
     metrics, settings = read_json(folder / "metrics.json"), read_json(folder / SETTINGS)
     n_rows, names = metrics.get("n_rows"), metrics.get("cluster_names")
     if not isinstance(n_rows, int) or not isinstance(names, list) or len(names) != metrics.get("n_clusters"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,10 +79,16 @@ def _remarks(module: training.ForestModule, found: Partition) -> list[str]:
     """What the user should know about the choices that were made."""
     evidence = found.evidence
     remarks = [f"Scaling of the columns: {module.scaling.chosen}."] if len(module.input_shape) == 1 else []
+    one_class = len(np.unique(found.knowledge.labels[found.knowledge.labels >= 0])) == 1
     if evidence.scores:
         scores = ", ".join(f"{name} {score:.2f}" for name, score in evidence.scores.items())
-        remarks.append(f"Cut: {evidence.cut}. Hidden labels were found again with ARI {scores}.")
-    if evidence.interval is not None:
+        what = "Hidden labels were found again with ARI"
+        if one_class:
+            what = "Share of rows with hidden labels in the cluster of their class, less that of rows without labels:"
+        remarks.append(f"Cut: {evidence.cut}. {what} {scores}.")
+    if evidence.interval is not None and one_class:
+        remarks.append("Labels of one class say little about the number of clusters: give it if you know it.")
+    elif evidence.interval is not None:
         low, high = evidence.interval
         remarks.append(f"Hidden classes were found about equally well with {low} to {high} clusters.")
     return remarks
@@ -105,6 +113,8 @@ def _headline(found: Partition, scored: NDArray[np.int64], scores: list[dict[str
     """What the score of the clusters is, which classes it covers, and what hidden classes say about new ones."""
     rows = f"{(scored >= 0).sum():,} rows whose labels nobody was told, {_scored_classes(found, scored)}"
     sentences = [f"ARI {row['ari']:.2f} on {rows}." for row in scores if row["ours"]]
+    if not scores and (scored >= 0).any():
+        sentences.append(f"No score: the rows whose labels nobody was told ({(scored >= 0).sum():,}) are of one class.")
     if found.evidence.new_classes is not None:
         sentences.append(
             "New classes: when some labelled classes were hidden, the clusters agreed with the hidden labels with ARI "
@@ -227,9 +237,17 @@ def _asked(run: Run, table: Table, suspects: Suspects) -> Asked:
         rows=suggest(run, N_ROW_QUESTIONS),
         pairs=suggest(run, N_PAIR_QUESTIONS, "pairs"),
         suspects=suspects.labels[:N_SUSPECTS],
-        command=f"diffclust fit {table.source} --more answers.csv --warm {run.folder} --out {run.folder}-2",
+        command=_how_to_go_on(table.source, str(run.folder)),
     )
     return dataclasses.replace(asked, facts=_row_facts(table, asked.all_rows()))
+
+
+def _how_to_go_on(source: str, folder: str) -> str:
+    """The command that fits again with answers. A data frame has no file, and the digits need no name."""
+    data = [source] if Path(source).exists() else ["DATA"] if source in ("The data frame", "adata") else []
+    return shlex.join(
+        ["diffclust", "fit", *data, "--more", "answers.csv", "--warm", folder, "--out", f"{folder.rstrip('/')}-2"]
+    )
 
 
 def _row_facts(table: Table, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:

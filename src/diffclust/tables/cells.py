@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.tables.table import listed
+from diffclust.tables.table import listed, no_column
 
 FORMATS = (".h5ad",)
 MOST_GENES, N_COMPONENTS = 2000, 50  # of cells that bring no representation
@@ -43,7 +43,7 @@ def is_anndata(x: Any) -> bool:
 def annotation(adata: Any, name: str, source: str) -> NDArray[Any]:
     """(n,) the values of a column of ``obs``."""
     if name not in adata.obs.columns:
-        raise ValueError(f"{source} has no column {name!r} in obs. It has {listed(list(map(str, adata.obs.columns)))}.")
+        raise no_column(source, name, adata.obs.columns, " in obs")
     return adata.obs[name].to_numpy(object)
 
 

@@ -17,12 +17,18 @@ from numpy.typing import NDArray
 
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import looks_like_id
-from diffclust.tables.table import listed, shortened
+from diffclust.tables.table import listed, no_column, shortened
 
 MOST_CATEGORIES = 50  # a text column with more different values is text, not a category
 MISSING = "missing"  # the category of blank cells
 _LIST = re.compile(r"\[[-+0-9.eE,\s]*\d[-+0-9.eE,\s]*\]")
-BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown"}  # as categories, these three are values like any other
+# Numbers, dates and times that are not read as such: 1.234,5, $5, 12 %, 3 kg, 31.05.2024, 8:30. Not 18-25.
+_OTHERWISE = re.compile(
+    r"(?!\d+\s*[-–]\s*\d+$)[-+(]?\s*[€$£¥]?\s*\d[-\d.,:/'’\s]*\)?(%|[€$£¥]|(?<=\s)[A-Za-zµ°]{1,3})?"
+)
+ONLY_AS = "numbers and dates are read only as 1234.5 and 2024-05-31"
+# As categories, these are values like any other.
+BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown", "unlabelled", "unlabeled"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +98,10 @@ class Encoding:
         """
         missing = [column.name for column in self.columns if column.name not in frame.columns]
         if missing:
-            raise ValueError(f"{source} must have the columns of the run's table: it lacks {listed(missing)}.")
+            there = listed(list(map(str, frame.columns)))
+            raise ValueError(
+                f"{source} must have the columns of the run's table: it lacks {listed(missing)}. It has {there}."
+            )
         parts, sentences, empty = [], [], []
         for column in self.columns:
             series = frame[column.name]
@@ -159,7 +168,7 @@ def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tup
 def choose_id(frame: Any, source: str, id_column: str | None = None) -> Any:
     """The column that names the rows: the given one, or one that is found, or None."""
     if id_column is not None and id_column not in frame.columns:
-        raise ValueError(f"{source} has no column {id_column!r}. It has {listed(list(map(str, frame.columns)))}.")
+        raise no_column(source, id_column, frame.columns)
     return id_column if id_column is not None else _find_id(frame)
 
 
@@ -207,14 +216,19 @@ def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | Non
     values = sorted(known.unique())
     if len(values) == 1 and not any_missing:
         return None, "Left out, because all values are the same: {}."
+    otherwise = all(_OTHERWISE.fullmatch(value) for value in values)
     if len(values) > min(MOST_CATEGORIES, max(2, len(known) // 2)):
+        if otherwise:
+            return None, f"Left out, because {ONLY_AS}: {{}}."
         return None, (
             "Left out, because it is text of many different values: {}. To read a text, use text=COLUMN; to name the "
             "rows by it, use id_column=COLUMN."
         )
     categories = [*values, MISSING] if any_missing and MISSING not in values else values
     blank = f", blank is {MISSING!r}" if any_missing else ""
-    return Column(name, "category", categories=categories), f"Categories become a 0 or 1 for each value{blank}: {{}}."
+    but = f"; {ONLY_AS}" if otherwise else ""
+    remark = f"Categories become a 0 or 1 for each value{blank}{but}: {{}}."
+    return Column(name, "category", categories=categories), remark
 
 
 # ------------------------------------------------------------------------------------------------------------------

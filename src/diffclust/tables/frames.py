@@ -7,13 +7,14 @@ import gzip
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from diffclust.files import separator
-from diffclust.tables.table import ending
+from diffclust.tables.table import ending, listed
 
 FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _ID_NAME = re.compile(r"(.*[ _.-])?(id|uuid|guid|key|index|barcode|name)|Unnamed: \d+", re.IGNORECASE)
@@ -21,7 +22,15 @@ _ID_NAME = re.compile(r"(.*[ _.-])?(id|uuid|guid|key|index|barcode|name)|Unnamed
 
 def read_frame(path: Path, text_columns: Collection[str] = ()) -> Any:
     """The table of a file. In a .csv file, ``text_columns`` and columns that are named like an id stay text."""
-    return read_parquet(path) if ending(path) == ".parquet" else _read_csv(path, text_columns)
+    if ending(path) == ".parquet":
+        return read_parquet(path)
+    frame = _read_csv(path, text_columns)
+    twice = [name for name in text_columns if f"{name}.1" in frame.columns and _head(path).names.count(name) > 1]
+    if twice:  # the second one would be a feature
+        raise ValueError(f"{path} has several columns of the name {listed(twice)}. Rename them.")
+    if not frame.index.is_unique:
+        raise _too_many_values(path, _head(path))
+    return frame
 
 
 def read_pieces(path: Path, text_columns: Collection[str], n_rows: int) -> Iterator[Any]:
@@ -60,23 +69,56 @@ def read_parquet(path: Path) -> Any:
 
 
 def _read_csv(path: Path, text_columns: Collection[str], chunksize: int | None = None) -> Any:
+    with _parser_errors(path):
+        head = _head(path)
+    _check_header(path, head.names)
+    more = head.first_row[len(head.names) :]
+    ends_blank = bool(more) and not any(cell.strip() for cell in more)  # separators at the ends of lines
+    if len(more) > 1 and not ends_blank:  # one more is the row's name, as R writes tables
+        raise _too_many_values(path, head)
+    unnamed = [f"Unnamed: {place}" for place in range(len(head.names), len(head.first_row))]
     with _parser_errors(path) as pd:
-        with _open_text(path) as file:
-            line = first_line(file)
-        mark = separator_of(path, line)
-        names = next(csv.reader([line], delimiter=mark, skipinitialspace=True), [])
-        _check_header(path, names)
         # Blanks and words are not converted here: what "NA" means depends on the column.
         return pd.read_csv(
             path,
-            sep=mark,
-            dtype={name: str for name in names if name in text_columns or looks_like_id(name)},
+            sep=head.separator,
+            dtype={name: str for name in head.names if name in text_columns or looks_like_id(name)},
+            names=[*head.names, *unnamed] if ends_blank else None,
+            header=0,
             keep_default_na=False,
             low_memory=False,
             encoding="utf-8-sig",
             skipinitialspace=True,
             chunksize=chunksize,
         )
+
+
+class _Head(NamedTuple):
+    """The beginning of a table in a text file."""
+
+    separator: str
+    names: list[str]
+    first_row: list[str]
+
+
+def _head(path: Path) -> _Head:
+    with _open_text(path) as file:
+        line = first_line(file)
+        mark = separator_of(path, line)
+        records = csv.reader(chain([line], file), delimiter=mark, skipinitialspace=True)
+        names = next(records, [])
+        try:
+            return _Head(mark, names, next((record for record in records if any(record)), []))
+        except csv.Error:  # a text that is longer than this parser takes
+            return _Head(mark, names, [])
+
+
+def _too_many_values(path: Path, head: _Head) -> ValueError:
+    n, mark = len(head.names), "a tab" if head.separator == "\t" else repr(head.separator)
+    return ValueError(
+        f"{path}: the first line names {n} column{'s' * (n != 1)}, but the next row has {len(head.first_row)} values. "
+        f"The first line must name every column, and values that contain {mark} need quotes."
+    )
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -104,14 +146,6 @@ def _parser_errors(path: Path) -> Iterator[Any]:
     except Exception as error:  # parsers raise errors of many types
         reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
         raise ValueError(f"{path} cannot be read as a table: {reason}.") from error
-
-
-def read_text(path: Path) -> str:
-    """The text of a file."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
 
 
 def first_line(lines: Iterable[str]) -> str:

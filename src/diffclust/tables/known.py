@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.answers import parse_answers
+from diffclust.files import read_text
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, read_text, separator_of
+from diffclust.tables.frames import first_line, read_parquet, separator_of
 from diffclust.tables.table import ending, listed, shortened
 
+_UNNAMED = re.compile(r'\s*("")?[,;\t]')
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 
 
-def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
+def read_labels(
+    path: Path, n_rows: int, row_names: Sequence[str] | None = None, id_column: str | None = None
+) -> NDArray[Any]:
     """Reads a label for each row from an array or a text file. Of a table the last column is read.
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
-    row and label, as ``diffclust ask`` writes them, it has labels of some rows only.
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids.
+
+    Args:
+        path: the file.
+        n_rows: number of rows of the data.
+        row_names: the ids of the rows.
+        id_column: the name of the column of ids. In a text file that has it, too, labels go by ids, in any order.
 
     Returns:
         (n,) labels.
@@ -48,15 +59,33 @@ def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
             raise ValueError(f"{path} has no column.")
         return frame.iloc[:, -1].to_numpy(object)
     text = read_text(path)
-    answers = parse_answers(text, str(path), n_rows)
+    answers = parse_answers(text, str(path), n_rows, row_names)
     if answers is not None:
         return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
-    lines = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
+    reader = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
     try:
-        values = [line[-1] if line else "" for line in lines]
+        lines = list(reader)
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as labels: {error}.") from error
-    return np.array(_without_header(values, n_rows), object)
+    header = [name.strip() for name in lines[0]] if lines else []
+    if row_names is not None and id_column in header and len(header) > 1:
+        return _by_id(path, lines, row_names, header.index(str(id_column)))
+    return np.array(_without_header([line[-1] if line else "" for line in lines], n_rows), object)
+
+
+def _by_id(path: Path, lines: list[list[str]], row_names: Sequence[str], column: int) -> NDArray[Any]:
+    """Labels of rows by the ids in one column of a file with a header; the last other column has the labels."""
+    place = {name: row for row, name in enumerate(row_names)}
+    labels: dict[str, str] = {}
+    last = len(lines[0]) - (2 if column == len(lines[0]) - 1 else 1)
+    for number, line in enumerate(lines[1:], 2):
+        if any(line):
+            name, label = (line[each].strip() if each < len(line) else "" for each in (column, last))
+            if name not in place:
+                raise ValueError(f"{path}, line {number}: no row of the data has the id {name!r}.")
+            if labels.setdefault(name, label) != label:
+                raise ValueError(f"{path}, line {number}: {name!r} has two labels, {labels[name]!r} and {label!r}.")
+    return np.array([labels.get(name, "") for name in row_names], object)
 
 
 def _without_header(values: list[str], n_rows: int) -> list[str]:
@@ -121,14 +150,16 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
     else:
         found = []
         for number, line in enumerate(read_text(path).splitlines()):
-            parts = line.replace(",", " ").replace(";", " ").split()
+            parts = _cells(line)
             if not parts:
                 continue
+            if not number and _UNNAMED.match(line):  # the pairs would be read from it and the column after it
+                raise ValueError(f"{path}, line 1: the first column has no name. If it numbers lines, leave it out.")
             numeric = [part.removeprefix("-").isdecimal() for part in parts]
             weighted = len(parts) == 3 and _weight(parts[2]) is not None
             if (len(parts) == 2 or weighted) and all(numeric[:2]) and max(map(len, parts[:2])) <= 20:  # more rows: none
                 found.append((int(parts[0]), int(parts[1])))
-            elif number or any(numeric):  # only the first line may be a header
+            elif number or any(map(_is_number, parts)):  # only the first line may be a header
                 raise ValueError(
                     f"{path}, line {number + 1}: expected two row numbers and perhaps a weight, got "
                     f"{shortened(line.strip())!r}."
@@ -143,10 +174,22 @@ def read_pair_weights(path: Path) -> NDArray[np.float64] | None:
     """The weights in a file of pairs, nan for pairs without one; None if no pair has one."""
     if ending(path) == ".npy":
         return None
-    lines = [line.replace(",", " ").replace(";", " ").split() for line in read_text(path).splitlines()]
+    lines = map(_cells, read_text(path).splitlines())
     pairs = [parts for parts in lines if len(parts) >= 2 and parts[0].isdecimal()]
     weights = np.array([_weight(parts[2]) if len(parts) == 3 else np.nan for parts in pairs], np.float64)
     return None if np.isnan(weights).all() else weights
+
+
+def _cells(line: str) -> list[str]:
+    return re.sub(r"[,;\"]", " ", line).split()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.strip("[](){}"))
+    except ValueError:
+        return False
+    return True
 
 
 def _weight(text: str) -> float | None:

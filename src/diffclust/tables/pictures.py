@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.files import read_text
 from diffclust.labels import UNKNOWN_NAMES
-from diffclust.tables.frames import first_line, read_text, separator_of
+from diffclust.tables.frames import first_line, separator_of
 from diffclust.tables.table import listed, shortened
 
 FORMATS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-WITHOUT_LABEL = UNKNOWN_NAMES | {"unlabelled", "unlabeled"}  # names of folders whose pictures have no label
 LARGEST_SIDE, SMALLEST_SIDE = 64, 8
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 
@@ -58,7 +58,7 @@ def folder_classes(folder: Path, files: Sequence[Path]) -> NDArray[Any]:
     """(n,) the folder inside ``folder`` that each file is in, "" for those that are in none."""
     inside = [file.relative_to(folder).parts[:-1] for file in files]
     names = [parts[0] if parts else "" for parts in inside]
-    return np.array(["" if name.lower() in WITHOUT_LABEL else name for name in names], object)
+    return np.array(["" if name.lower() in UNKNOWN_NAMES else name for name in names], object)
 
 
 def labels_by_name(path: Path, names: Sequence[str], source: str) -> NDArray[Any]:

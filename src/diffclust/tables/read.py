@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from diffclust.tables import arrays, cells, frames, pictures
 from diffclust.tables.columns import Encoding, category_texts, choose_columns, choose_id, row_names
 from diffclust.tables.known import encode_labels, read_labels
-from diffclust.tables.table import Table, ending, listed
+from diffclust.tables.table import Table, ending, listed, no_column
 from diffclust.tables.texts import TextColumn
 
 FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
 
 # What a file or a folder may be.
 TABLE, CELLS, PICTURES, ARRAYS = "a table with columns", "an .h5ad file", "a folder of pictures", "an array"
+MANY_CLASSES = 10  # with less than two labels each, they may be no classes
 OPTION_OF = {"id_column": TABLE, "text": TABLE, "use_rep": CELLS, "image_size": PICTURES}
 LABELS_OF_FOLDERS = {
     ARRAYS: "Give a file with a label for each row.",
@@ -68,6 +69,8 @@ def read_table(
         text = TextColumn(text)
     elif text is None and encoding is not None and encoding["kind"] == "text":
         text = TextColumn.from_dict(encoding)
+    if column is not None and column in (id_column, None if text is None else text.name):
+        raise ValueError(f"labels={column!r} and id_column or text name the same column.")
     if frames.is_frame(data):
         table = read_columns(frames.as_frame(data), "The data frame", column, id_column, text, encoding)
     elif cells.is_anndata(data):
@@ -81,11 +84,13 @@ def read_table(
         options: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": text}
         table = _read_path(Path(data), column, {name: o for name, o in options.items() if o is not None}, encoding)
     table = _checked(table, at_least)
-    if label_file is None:
-        return table
-    if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
-        return _labelled(table, pictures.labels_by_name(label_file, table.row_names, table.source), labels)
-    return _labelled(table, read_labels(label_file, len(table)), labels)
+    if label_file is not None:
+        if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
+            found = pictures.labels_by_name(label_file, table.row_names, table.source)
+        else:
+            found = read_labels(label_file, len(table), table.row_names, (table.encoding or {}).get("id"))
+        table = _labelled(table, found, labels)
+    return table if encoding is not None else replace(table, sentences=[*table.sentences, *_about_classes(table)])
 
 
 def read_pieces(
@@ -200,7 +205,7 @@ def read_columns(
     found = None
     if labels is not None:
         if labels not in frame.columns:
-            raise ValueError(f"{source} has no column {labels!r}. It has {listed(list(map(str, frame.columns)))}.")
+            raise no_column(source, labels, frame.columns)
         found = frame[labels].to_numpy(object)
         frame = frame.drop(columns=labels)
     names = [" ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
@@ -285,6 +290,18 @@ def _labelled(table: Table, found: NDArray[Any], what: str | None) -> Table:
         )
     codes, names = encode_labels(found)
     return replace(table, labels=codes, class_names=names)
+
+
+def _about_classes(table: Table) -> list[str]:
+    """What looks like a mistake in labels: nearly as many classes as labels, or names that are almost the same."""
+    n_labels, n_classes = int((table.labels >= 0).sum()), len(table.class_names)
+    if n_classes >= MANY_CLASSES and n_classes > n_labels / 2:
+        return [f"The {n_labels:,} labels are of {n_classes:,} classes. Are they numbers or ids, not classes?"]
+    groups: dict[str, list[str]] = {}
+    for name in table.class_names:
+        groups.setdefault("".join(name.casefold().split()), []).append(repr(name))
+    alike = [" and ".join(names) for names in groups.values() if len(names) > 1]
+    return [f"Classes that differ only in case or blanks count as different: {listed(alike)}."] if alike else []
 
 
 def _checked(table: Table, at_least: int) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,14 @@ def ending(path: Path) -> str:
 def listed(names: Sequence[str], most: int = 12) -> str:
     """The names, separated by commas. After ``most`` of them only their number is given."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def no_column(source: str, name: str, columns: Sequence[Any], where: str = "") -> ValueError:
+    """What to say about a column that is not there: those there are, and the one that may be meant."""
+    names = {str(column).strip().lower(): str(column) for column in columns}
+    meant = get_close_matches(name.strip().lower(), names, n=1)
+    guess = f" Did you mean {names[meant[0]]!r}?" if meant else ""
+    return ValueError(f"{source} has no column {name!r}{where}. It has {listed(list(map(str, columns)))}.{guess}")
 
 
 def shortened(text: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.tables.columns import BLANK
-from diffclust.tables.table import listed
+from diffclust.tables.table import no_column
 
 MODEL = "all-MiniLM-L6-v2"
 
@@ -54,9 +54,9 @@ class TextColumn:
 
         Raises:
             ValueError: the column is not there, or a text is missing.
-        """
+        """  # noqa: DOC501
         if self.name not in frame.columns:
-            raise ValueError(f"{source} has no column {self.name!r}. It has {listed(list(map(str, frame.columns)))}.")
+            raise no_column(source, self.name, frame.columns)
         texts = ["" if value is None else str(value).strip() for value in frame[self.name]]
         for row, text in enumerate(texts):
             if text.lower() in BLANK:

@@ -100,7 +100,7 @@ function describe({ cut, number }) {
   return sorted;
 }
 
-/** The classes whose labels a cluster holds, or its name in clusters.csv; without any labels, its number. */
+/** The classes whose labels a cluster holds, or its name in clusters.csv; without any labels and names, its number. */
 function nameClusters(clusters) {
   let fresh = 0;
   const next = () => {
@@ -111,10 +111,11 @@ function nameClusters(clusters) {
   for (const [number, cluster] of clusters) {
     const held = [...cluster.known].sort((a, b) => b[1] - a[1]).map(([code]) => D.classes[code].name);
     const more = held.length > 2 ? ` + ${held.length - 2} more` : "";
-    cluster.name = held.slice(0, 2).join(" + ") + more || (D.labelled ? D.names[number] ?? next() : `${number}`);
+    const own = () => D.names[number] ?? (D.labelled || D.names.length ? next() : `${number}`);
+    cluster.name = held.slice(0, 2).join(" + ") + more || own();
   }
 }
-const short = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
+const short = (name, most = 12) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
 const ownClusters = describe(clustering()); // of the run: nobody has moved a slider yet
 

@@ -132,7 +132,7 @@ function fillTexts() {
 function fillMade() {
   $("made-section").hidden = !D.made;
   if (!D.made) return;
-  const { cut, cuts, calibrated } = D.made;
+  const { cut, cuts, calibrated, oneClass } = D.made;
   const hidden = cuts.some(({ score }) => score !== null);
   $("calibrated").textContent = calibrated
     ? "It was calibrated on labels that were hidden from a shorter training."
@@ -141,7 +141,11 @@ function fillMade() {
     ? `The embedding was cut in one way: ${cut}. No other was compared.`
     : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
       `${hidden ? "it finds hidden labels again, and " : ""}it agrees with the other cuts. ` +
-      `${hidden ? "" : "No labels could be hidden. "}1 is perfect in both columns (ARI).`;
+      `${hidden ? "" : "No labels could be hidden. "}` +
+      (hidden && oneClass
+        ? "The first column is the share of rows with hidden labels in the cluster of their class, less that of rows " +
+          "without labels. The second one is an ARI."
+        : "1 is perfect in both columns (ARI).");
   const cell = (value) => make("td", { class: "number" }, value === null ? "–" : value.toFixed(3));
   const columns = [hidden && "Hidden labels", "Agreement"].filter(Boolean);
   $("cuts").hidden = !cuts.length;

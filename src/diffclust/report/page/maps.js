@@ -182,7 +182,7 @@ function drawMaps(current) {
           hoverinfo: "skip",
           x: at.map(([i]) => map.x[i]),
           y: at.map(([i]) => map.y[i]),
-          text: at.map(([, g]) => plain(g.name)),
+          text: at.map(([, g]) => plain(short(g.name, 24))), // the legend has all of it
           textfont: { size: 15, weight: 700, color: css("--ink") },
         },
       ],
