@@ -255,6 +255,17 @@ def test_module_as_backbone_and_early_stopping(fitted):
     assert model.get_params()["backbone"] is network
 
 
+def test_a_module_as_backbone_is_left_as_it_is():
+    """Trained in place, it would change again after the rows were embedded, while a cut is chosen."""
+    x, y, _ = make_blobs()
+    network = torch.nn.Linear(6, 3)
+    before = network.weight.clone()
+    model, again = (make_model(backbone=network, cut="auto", n_steps=4).fit(x, y) for _ in range(2))
+    assert torch.equal(network.weight, before)
+    np.testing.assert_array_equal(model.transform(x), model.embedding_)
+    np.testing.assert_array_equal(again.embedding_, model.embedding_)
+
+
 def test_negative_and_masked_labels_are_unknown(fitted):
     _, x, y, _ = fitted
     expected = make_model(n_steps=1).fit(x, y)

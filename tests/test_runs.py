@@ -249,6 +249,17 @@ def test_a_backbone_of_ones_own_is_named_again(kind, tmp_path, monkeypatch):
         np.testing.assert_array_equal(loaded.cluster(make_table().features), run.clusters)
 
 
+def test_a_module_as_backbone_is_not_the_one_of_the_baseline(tmp_path):
+    """Trained in place, the network of the run would become that of cross-entropy before the rows are embedded."""
+    network = make_network((4,))
+    before = network.weight.clone()
+    run = fit(tmp_path / "run", config=dataclasses.replace(CONFIG, backbone=network), holdout=0.25, cut="auto")
+    assert torch.equal(network.weight, before)
+    assert "cross-entropy" in json.dumps(run.metrics)
+    loaded = load_run(tmp_path / "run", backbone=make_network)
+    np.testing.assert_array_equal(training.embed(loaded.module, make_table().features), run.embeddings)
+
+
 @pytest.mark.parametrize("name", ["embeddings.npy", "hierarchy.npz", "last.ckpt"])
 def test_files_make_no_objects(name, tmp_path):
     fit(tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping
@@ -58,8 +59,9 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             again as are labelled, and takes the number with which hidden classes are found again
             (``partition_.evidence.candidates`` and ``.interval``).
         backbone: "linear", "mlp", "residual", "committee" (the mean of four of those), "cnn" (images),
-            "package.module:attribute", a torch module, or a function ``input_shape -> module``. "auto" is "cnn" for
-            images of at least 8 x 8, "committee" for more than 20 clusters, and else "residual".
+            "package.module:attribute", a torch module, of which a copy is trained, or a function
+            ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, "committee" for more than 20
+            clusters, and else "residual".
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
@@ -193,7 +195,11 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         X = self._validate(X, reset=True)
         known, labels = self._join(y, constraints, len(X))
         wanted = self._wanted(known)
-        self.module_ = training.fit(self._config(), X, known, progress=self.progress)
+        config = self._config()
+        self.module_ = training.fit(training.with_own_backbone(config), X, known, progress=self.progress)
+        untrained = self.module_.config
+        if config.backbone != "auto":  # a module is not the copy that is trained now
+            untrained = dataclasses.replace(untrained, backbone=config.backbone)
         self.loss_curve_ = self.module_.loss_curve
         self.embedding_ = training.embed(self.module_, X, device=self.device)
         self._n_features_out = self.embedding_.shape[1]
@@ -205,7 +211,7 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             reachability=self.reachability,
             cut=self.cut,
             rows=training.scaled_rows(self.module_, X),
-            retrain=training.retrainer(self.module_.config, X),
+            retrain=training.retrainer(untrained, X),
             seed=self.module_.config.seed,
         )
         warn_of_more_clusters(found, wanted)

@@ -131,7 +131,7 @@ def fit_run(
 
         last = folder / training.LAST
         module = training.fit(
-            config,
+            training.with_own_backbone(config),  # the baseline and the choice of a cut start from an untrained one
             table.features,
             knowledge,
             folder=folder,
@@ -225,7 +225,8 @@ def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Kn
         "patience": None,
         "neighbours": 0,  # pairs of rows, which cross-entropy cannot use
     }
-    return training.fit(dataclasses.replace(config, **changes), table.features, knowledge.labels, progress=False)
+    config = training.with_own_backbone(dataclasses.replace(config, **changes))
+    return training.fit(config, table.features, knowledge.labels, progress=False)
 
 
 def _cluster(embeddings: NDArray[np.float32], *known: Any, **options: Any) -> Partition:

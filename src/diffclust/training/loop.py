@@ -241,7 +241,8 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     embedding.
 
     Args:
-        config: of the training, decided (:meth:`TrainingConfig.resolve`).
+        config: of the training, decided (:meth:`TrainingConfig.resolve`). Of a backbone that is a module, which must be
+            untrained, each call trains a copy.
         x: (n, ...) rows.
 
     Returns:
@@ -259,9 +260,23 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     )
 
     def retrain(knowledge: Knowledge) -> NDArray[np.float32]:
-        return embed(fit(short, x, knowledge, progress=False), x, device=config.device)
+        return embed(fit(with_own_backbone(short), x, knowledge, progress=False), x, device=config.device)
 
     return retrain
+
+
+def with_own_backbone(config: TrainingConfig) -> TrainingConfig:
+    """The settings with a copy of the backbone if that is a module, so that training leaves the given one as it is.
+
+    Args:
+        config: settings.
+
+    Returns:
+        The settings.
+    """
+    if not isinstance(config.backbone, torch.nn.Module):
+        return config
+    return dataclasses.replace(config, backbone=copy.deepcopy(config.backbone))
 
 
 def choose_device(device: str) -> str:
