@@ -39,6 +39,50 @@ def test_labels_and_pairs_are_joined():
     assert known.constraints([5]) is None
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([0.0, 1, -1, 2]),
+        np.array([0, 1, -np.inf, 2], np.float16),
+        np.ma.masked_array([0, 1, 7, 2], [False, False, True, False]),
+        np.array([0, 1, -5, 2], object),
+        np.array([0, 1, -1, 2], ">i4"),
+    ],
+    ids=["whole floats", "half precision", "masked", "objects", "big-endian"],
+)
+def test_all_spellings_of_labels_are_the_same(labels):
+    assert Knowledge.join(labels).labels.tolist() == [0, 1, -1, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([0.5, 1.7, -1], TypeError, r"must be integers.*float64.*parse_labels"),
+        ([0, np.nan], TypeError, r"must be integers.*float64"),
+        (["a", "b"], TypeError, r"must be integers.*<U1"),
+        ([0, None], TypeError, r"must be integers.*object"),
+        (np.array([2**63], np.uint64), ValueError, r"fit into int64, got 9223372036854775808"),
+        ([np.inf], ValueError, r"fit into int64, got inf"),
+        ([[0, 1], [1, 0]], ValueError, r"shape \(n,\).*got shape \(2, 2\)"),
+        (3, ValueError, r"got shape \(\)"),
+    ],
+)
+def test_labels_that_are_no_integers_are_refused(labels, error, message):
+    """Not cut off, wrapped around, or taken from under a mask."""
+    with pytest.raises(error, match=message):
+        Knowledge.join(labels)
+
+
+def test_numbers_of_classes_may_be_large():
+    """No list has an entry for each number up to the largest one."""
+    known = Knowledge.join([10**15, 3, 10**15, -1], [(0, 3)], label_weights=1.0)
+    assert known.agrees([5, 4, 5, 4]).tolist() == [False, True, True, True, True]
+    assert known.agrees(["b", "a", "b", "b"]).all()
+    assert known.contradictions() == []
+    with pytest.raises(ValueError, match=r"those of the 4 rows, got shape \(2,\)"):
+        known.agrees([0, 1])
+
+
 def test_what_is_forgotten_are_labels():
     known = Knowledge.join([0, 0, 1, -1], must_link=[(0, 3)], cannot_link=[(1, 2)])
     left = known.forget([0, 2])
@@ -102,6 +146,25 @@ def test_labels_choose_the_number_of_clusters_only_where_one_repeats(monkeypatch
         assert known.constraints().agree(found.clusters)
     partition(points)
     assert asked == ["gap", "labels", "gap"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_clusters": 2.0}, TypeError, "n_clusters must be an integer, got 2.0"),
+        ({"n_clusters": "2"}, TypeError, "n_clusters must be an integer, got '2'"),
+        ({"n_clusters": 2, "min_cluster_size": 2.5}, TypeError, "min_cluster_size must be an integer, got 2.5"),
+        ({"n_clusters": 2, "min_cluster_size": 0}, ValueError, "min_cluster_size=0 must be from 1"),
+    ],
+)
+def test_numbers_that_are_no_counts(options, error, message):
+    with pytest.raises(error, match=message):
+        partition(make_points(), **options)
+
+
+@pytest.mark.parametrize("cut", [cut for cut in CUTS if cut != "classifier"])
+def test_one_point_is_one_cluster(cut):
+    assert partition(np.zeros((1, 2)), None, 1, cut=cut).clusters.tolist() == [0]
 
 
 def test_numbers_that_cannot_be_reached():

@@ -1,6 +1,7 @@
 """Small jobs run in one thread, large ones as before; work in threads is done once, and its errors are raised."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -35,6 +36,28 @@ def test_threads_are_restored_also_after_an_error():
         fail()
     assert torch.get_num_threads() == 2
     assert threadpool_info() == before
+
+
+def test_jobs_of_two_threads_at_a_time_restore_what_was_before():
+    """The second begins when the first has set its limits, and ends after it."""
+    begun, ended = [[threading.Event(), threading.Event()] for _ in range(2)]
+
+    def job(number):
+        if number == 1:
+            begun[0].wait(60)
+        with one_thread():
+            begun[number].set()
+            begun[1].wait(60)
+            if number == 1:
+                ended[0].wait(60)
+        ended[number].set()
+
+    before = threadpool_info()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(job, range(2)))
+    assert threadpool_info() == before
+    with ThreadPoolExecutor(1) as fresh:
+        assert fresh.submit(torch.get_num_threads).result() == 2
 
 
 def test_large_jobs_keep_their_threads():

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import logging
 import os
 import pickle
 import signal
@@ -782,6 +783,50 @@ def test_fit_in_a_thread():
     thread.start()
     thread.join()
     assert len(modules) == 1
+
+
+class StartAnother(Callback):
+    """Starts another training in a thread when its own begins, and gives it a second."""
+
+    def __init__(self, another):
+        self.thread, self.began, self.ended = threading.Thread(target=another), threading.Event(), threading.Event()
+
+    def on_train_start(self, trainer, pl_module):
+        self.thread.start()
+        self.began.wait(1)
+
+
+class OutlastTheOther(Callback):
+    """Ends its training after that of the other."""
+
+    def __init__(self, other):
+        self.other = other
+
+    def on_train_start(self, trainer, pl_module):
+        self.other.began.set()
+
+    def on_train_end(self, trainer, pl_module):
+        self.other.ended.wait(10)
+
+
+def test_trainings_in_two_threads_do_not_see_each_other():
+    x, _, known = make_data()
+    found = []
+    first = StartAnother(lambda: found.append(train(8, [OutlastTheOther(first)])))
+
+    def train(seed, callbacks=()):
+        return fit(make_config(n_steps=2, seed=seed), x, known, progress=False, callbacks=callbacks)
+
+    def shared_state():
+        return torch.get_rng_state().tolist(), list(warnings.filters), logging.getLogger("lightning.pytorch").level
+
+    before = shared_state()
+    found.append(train(7, [first]))
+    first.ended.set()
+    first.thread.join()
+    assert shared_state() == before
+    for seed, module in zip((7, 8), found, strict=True):
+        assert_same_weights(module, train(seed))
 
 
 def test_early_stopping_returns_the_best_weights(tmp_path):

@@ -497,7 +497,8 @@ def find_chain(
 
 def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which pairs to take in turn, so that none contradicts those taken before."""
-    leader = list(range(int(pairs.max(initial=-1)) + 1))
+    ends, numbers = np.unique(pairs, return_inverse=True)  # few of them, however large
+    leader = list(range(len(ends)))
     apart: list[set[int]] = [set() for _ in leader]
     taken = np.zeros(len(pairs), bool)
 
@@ -506,7 +507,7 @@ def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_
             leader[a] = a = leader[leader[a]]
         return a
 
-    for number, (i, j) in enumerate(pairs.tolist()):
+    for number, (i, j) in enumerate(numbers.reshape(-1, 2).tolist()):
         a, b = find(i), find(j)
         if same[number]:
             taken[number] = b not in apart[a]

@@ -29,6 +29,7 @@ from diffclust.training.loop import (
     choose_device,
     interruptible,
     needs_one_thread,
+    one_at_a_time,
     private_random_state,
     quiet_lightning,
 )
@@ -40,6 +41,7 @@ from diffclust.training.steps import PRECISIONS, Steps
 SHARED = ("validate_every", "precision", "device")  # settings that must be the same for all networks
 
 
+@one_at_a_time
 def fit_many(
     configs: Sequence[TrainingConfig],
     x: Any,

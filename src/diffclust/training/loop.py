@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import logging
 import signal
 import tempfile
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -44,6 +45,24 @@ OF_EVERY_STEP = (  # hooks of callbacks that Lightning calls between the parts o
 )
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+TRAINING = threading.RLock()
+
+
+def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a training: in several threads, they take turns."""
+
+    # It seeds torch's global generators and sets Python's filters of warnings, which all threads share.
+    @functools.wraps(function)
+    def alone(*arguments: P.args, **options: P.kwargs) -> R:
+        with TRAINING:
+            return function(*arguments, **options)
+
+    return alone
+
+
+@one_at_a_time
 def fit(
     config: TrainingConfig,
     x: Any,
@@ -81,6 +100,8 @@ def fit(
         ValueError: an argument or a device is wrong, which is found before anything is written.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the current step; ``last.ckpt`` was written.
         ConnectionError: another rank ended or cannot be reached.
+
+    In several threads of one process, trainings take turns.
 
     On one GPU, steps are replays of a captured step where they can be, and a signal or a progress bar is looked at
     after up to 100 of them; ``module.not_captured`` says why they were not. See ``TrainingConfig.capture``.
