@@ -125,11 +125,12 @@ def test_masked_entries_of_a_matrix_are_unknown():
     np.testing.assert_array_equal(Constraints.from_matrix(matrix).matrix(), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64, ">i4", ">u8"])
 def test_integer_types_of_labels(dtype):
     constraints = Constraints.from_labels(np.array([0, 3, 3, 1], dtype))
     assert (constraints.min_clusters, constraints.max_clusters) == (3, 3)
     assert Constraints.from_labels([0, 3, 3, 1]).matrix().tolist() == constraints.matrix().tolist()
+    assert Constraints.from_pairs(4, np.array([[0, 3]], dtype)).labels.tolist() == [0, -1, -1, 0]
 
 
 # ----------------------------------------------------------------------------------------------------------------

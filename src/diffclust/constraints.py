@@ -338,8 +338,8 @@ def _check_readable(name: str, array: Any) -> None:
 
 
 def _check_integers(name: str, dtype: Any) -> None:
-    """Works for the dtypes of every framework: "int64", "torch.int64"."""
-    if "int" not in str(dtype):
+    """Works for the dtypes of every framework: "int64", "torch.int64", NumPy's ">i4"."""
+    if "int" not in str(dtype) and getattr(dtype, "kind", "") not in tuple("iu"):
         raise TypeError(f"{name} must be integers, got {dtype}. Convert them, -1 where one is unknown.")
 
 
