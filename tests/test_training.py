@@ -776,6 +776,22 @@ def test_interrupt_leaves_a_checkpoint(tmp_path):
     assert_same_weights(resumed, fit(make_config(), x, known, progress=False))
 
 
+@pytest.mark.parametrize("column", [1.7e9 + np.arange(120) % 60, 1_700_000_000 + np.arange(120)])
+def test_columns_that_32_bits_do_not_tell_apart_are_named(column):
+    """Times in seconds since 1970 of one minute would all be equal."""
+    x, _, known = make_data()
+    times = np.stack([x[:, 0].astype(column.dtype), column], axis=1)
+    words = r"1 column of x, the first number 1, with values from 17000000.*Subtract the minimum"
+    with pytest.warns(UserWarning, match=words):
+        fit(make_config(n_steps=1), times, known, progress=False)
+    with pytest.warns(UserWarning, match=words):
+        fit_many([make_config(n_steps=1)], times, [known], progress=False)
+    with pytest.warns(UserWarning, match=words):
+        dc.cluster.ForestEmbedding(3, n_steps=1, cut="forest", device="cpu").fit(times, known)
+    for fine in (times - [0, 1_700_000_000], times // 2**7 * 2**7, times + [0, 10**6] * np.arange(120)[:, None]):
+        fit(make_config(n_steps=1), fine, known, progress=False)
+
+
 def test_fit_in_a_thread():
     x, _, known = make_data()
     modules = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils import ClassifierTags, check_random_state
+from sklearn.utils import ClassifierTags, assert_all_finite, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
@@ -24,6 +24,8 @@ from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition
 from diffclust.placing import joined_rows
+from diffclust.training.data import warn_of_lost_digits
+from diffclust.training.loop import with_own_backbone
 
 # Arguments that are settings of TrainingConfig.
 SHARED_SETTINGS = (
@@ -196,7 +198,7 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         known, labels = self._join(y, constraints, len(X))
         wanted = self._wanted(known)
         config = self._config()
-        self.module_ = training.fit(training.with_own_backbone(config), X, known, progress=self.progress)
+        self.module_ = training.fit(with_own_backbone(config), X, known, progress=self.progress)
         untrained = self.module_.config
         if config.backbone != "auto":  # a module is not the copy that is trained now
             untrained = dataclasses.replace(untrained, backbone=config.backbone)
@@ -226,11 +228,17 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
                 self,
                 X,
                 reset=reset,
-                dtype=[np.float32, np.uint8],
+                dtype=[np.float32, np.uint8, np.float64, np.int64, np.int32, np.uint64, np.uint32],
                 accept_sparse=("csr", "csc"),
                 allow_nd=True,
                 ensure_min_samples=2 if reset else 1,
             )
+        if checked.dtype not in (np.float32, np.uint8):
+            if reset:
+                warn_of_lost_digits(checked)
+            with np.errstate(over="ignore"):
+                checked = checked.astype(np.float32)
+            assert_all_finite(checked, estimator_name=type(self).__name__, input_name="X")
         return to_dense(checked)
 
     def _join(

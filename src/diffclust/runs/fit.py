@@ -28,6 +28,7 @@ from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
 from diffclust.tables import Table, listed
 from diffclust.tables.texts import vectors_file
+from diffclust.training.loop import with_own_backbone
 
 COLD_STEPS = training.TrainingConfig.n_steps  # of trainings that do not start with the weights of an earlier run
 
@@ -131,7 +132,7 @@ def fit_run(
 
         last = folder / training.LAST
         module = training.fit(
-            training.with_own_backbone(config),  # the baseline and the choice of a cut start from an untrained one
+            with_own_backbone(config),  # the baseline and the choice of a cut start from an untrained one
             table.features,
             knowledge,
             folder=folder,
@@ -225,7 +226,7 @@ def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Kn
         "patience": None,
         "neighbours": 0,  # pairs of rows, which cross-entropy cannot use
     }
-    config = training.with_own_backbone(dataclasses.replace(config, **changes))
+    config = with_own_backbone(dataclasses.replace(config, **changes))
     return training.fit(config, table.features, knowledge.labels, progress=False)
 
 

@@ -22,7 +22,7 @@ except ImportError as error:
 
 from diffclust.training.checkpoints import LAST, check_checkpoint, load, save
 from diffclust.training.fleet import fit_many
-from diffclust.training.loop import classify, embed, fit, retrainer, scaled_rows, with_own_backbone
+from diffclust.training.loop import classify, embed, fit, retrainer, scaled_rows
 from diffclust.training.module import ForestModule
 from diffclust.training.ranks import is_first_rank, is_restartable, torchrun_settings
 from diffclust.training.settings import TrainingConfig
@@ -43,5 +43,4 @@ __all__ = [
     "save",
     "scaled_rows",
     "torchrun_settings",
-    "with_own_backbone",
 ]

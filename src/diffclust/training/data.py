@@ -25,6 +25,7 @@ Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of ste
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
 LONGEST_BLOCK = 100  # steps, after which a signal or a progress bar is looked at
+FEW_VALUES = 64  # of a column, to which its values are rounded
 CHECKED_ROWS = 65_536  # at a time, so that rows in a mapped file need not fit into memory
 
 
@@ -58,6 +59,28 @@ def as_rows(x: Any) -> Tensor:
     return x
 
 
+def warn_of_lost_digits(x: Any) -> None:
+    """A warning about columns of which 32-bit floats tell few values apart, such as times in seconds since 1970."""
+    if framework_of(x) != "numpy" or hasattr(x, "toarray"):
+        return
+    x = np.asarray(x)
+    if x.ndim != 2 or x.size == 0 or x.dtype.kind not in "iuf" or x.dtype.itemsize < 4 or x.dtype == np.float32:
+        return
+    low, high = x.min(0).astype(np.float64), x.max(0).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+        few = np.flatnonzero((low < high) & (high - low < FEW_VALUES * step))
+    lost = [column for column in few if (x[:, column] != x[:, column].astype(np.float32)).any()]
+    if lost:
+        first = lost[0]
+        warnings.warn(
+            f"{len(lost)} column{'s' * (len(lost) > 1)} of x, the first number {first}, with values from {low[first]} "
+            f"to {high[first]}: 32-bit floats, with which networks are trained, hardly tell these apart. Subtract the "
+            "minimum of such a column first.",
+            stacklevel=3,
+        )
+
+
 def as_labels(y: Any, n_rows: int) -> Tensor:
     """(n,) integers, negative or masked where unknown, as int64 with -1 there."""
     on_host = y if framework_of(y) == "numpy" else to_numpy(y)
@@ -77,6 +100,7 @@ def as_problem(
     config: TrainingConfig, x: Any, y: Any
 ) -> tuple[Tensor, Tensor, NDArray[np.bool_] | None, TrainingConfig]:
     """Rows, labels (groups of Knowledge), which labels are apart (None: all), and the config without "auto"."""
+    warn_of_lost_digits(x)
     if isinstance(y, Knowledge) and y.is_soft:
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
