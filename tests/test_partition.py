@@ -7,6 +7,7 @@ import diffclust as dc
 from diffclust import partition as module
 from diffclust.knowledge import Knowledge
 from diffclust.partition import CUTS, auto_min_cluster_size, partition
+from diffclust.placing import joined_rows
 
 N = 24
 
@@ -251,6 +252,29 @@ def test_the_memberships_of_many_points_come_from_a_sample(monkeypatch):
         found = partition(points, known, 3, min_cluster_size=30)
         np.testing.assert_array_equal(found.memberships(n_draws=3), np.eye(3)[truth])
     assert sampled == [60, 60]
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "precomputed"])
+@pytest.mark.parametrize(
+    ("new", "error", "message"),
+    [
+        (np.zeros((2, 5)), ValueError, r"must have \d+ columns, got shape \(2, 5\)"),
+        (np.zeros(2), ValueError, r"got shape \(2,\)"),
+        (np.full((2, N), np.nan), ValueError, "finite"),
+        ([["a"]], TypeError, "real numbers"),
+    ],
+)
+def test_new_points_that_cannot_be_compared(metric, new, error, message):
+    points = make_points() if metric == "sqeuclidean" else np.abs(np.subtract.outer(np.arange(N), np.arange(N)))
+    with pytest.raises(error, match=message):
+        partition(points, None, 3, metric=metric).nearest(new)
+
+
+def test_new_rows_of_another_width_are_refused():
+    points = make_points()
+    for clusters in (np.zeros(N, int), np.arange(N)):  # a few clusters, and many
+        with pytest.raises(ValueError, match="as many columns"):
+            joined_rows(points, clusters, np.zeros((2, 5)))
 
 
 def test_new_points_join_the_nearest():

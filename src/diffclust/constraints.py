@@ -64,8 +64,9 @@ class Constraints:
             labels: integers of shape (n,), or (..., n) for a batch of problems. Every negative one is unknown, so
                 torch's -100, too, and so is what a NumPy array masks. Torch tensors and JAX arrays stay where they are,
                 unread.
-            weights: of the labels' shape, how much each label counts, in units of the similarity; inf is hard, None is
-                hard for all. A pair of labels of which one is soft has the smaller of their weights.
+            weights: how much each label counts, in units of the similarity: a number for all, or of the labels' shape;
+                inf is hard, None is hard for all. A pair of labels of which one is soft has the smaller of their
+                weights.
 
         Returns:
             The constraints, in the label form.
@@ -92,7 +93,7 @@ class Constraints:
             raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
         if weights is None:
             return cls(labels=labels)
-        weights = check_weights("weights", weights, tuple(labels.shape)) if on_host else weights
+        weights = check_weights("weights", weights, tuple(labels.shape)) if on_host else _beside(labels, weights)
         if tuple(weights.shape) != tuple(labels.shape):
             raise ValueError(f"weights must have the labels' shape {tuple(labels.shape)}, got {tuple(weights.shape)}.")
         where, hard = namespace_of(labels).where, weights == float("inf")
@@ -368,6 +369,15 @@ def _soft_pairs(
     np.add.at(between, tuple(leader[pairs].T), signed)
     between += between.T
     return np.where(relation == UNKNOWN, between[leader][:, leader], 0.0)
+
+
+def _beside(labels: Array, weights: Any) -> Array:
+    """Weights of a torch tensor or JAX array as one; a number stands for all."""
+    xp = namespace_of(labels)
+    if framework_of(weights) == "numpy":
+        placed = {"device": labels.device} if framework_of(labels) == "torch" else {}
+        weights = xp.asarray(check_weights("weights", weights, tuple(labels.shape)).copy(), **placed)
+    return xp.broadcast_to(weights, labels.shape) if weights.ndim == 0 else weights
 
 
 def _soft_labels(labels: Array, weights: Array) -> Array:

@@ -39,7 +39,7 @@ from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import choose_n_clusters, soft_memberships
 from diffclust.threads import small_in_one_thread
-from diffclust.validation import check_count
+from diffclust.validation import check_count, check_points
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
@@ -169,9 +169,17 @@ class Partition:
 
         Returns:
             (m,) numbers of clustered points, of equal ones the first.
+
+        Raises:
+            TypeError: new points are not real numbers.
+            ValueError: they are not finite, or have not as many columns as what was clustered.
         """
+        x = check_points(x)
+        if x.shape[1] != self.points.shape[1]:
+            raise ValueError(f"new points must have {self.points.shape[1]} columns, got shape {tuple(x.shape)}.")
         if self.metric != "precomputed":
-            return solvers_of_points.nearest_points(self.points, np.asarray(x, np.float64), self.metric)
+            return solvers_of_points.nearest_points(self.points, np.asarray(to_numpy(x), np.float64), self.metric)
+        x = to_numpy(x)
         return x.argmin(1) if _are_distances(self.points) else x.argmax(1)
 
     def memberships(self, *, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0) -> NDArray[np.float64]:

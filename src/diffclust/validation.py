@@ -151,7 +151,8 @@ def check_floating(name: str, array: Array) -> Array:
     """A torch tensor or JAX array of floating point numbers; half precision becomes float32. Values are not read."""
     kind = str(array.dtype)
     if "float" not in kind:
-        raise TypeError(f"{name} must be floating point, got {kind}. Convert first, e.g. with .float().")
+        conversion = ".float()" if framework_of(array) == "torch" else ".astype('float32')"
+        raise TypeError(f"{name} must be floating point, got {kind}. Convert first, e.g. with {conversion}.")
     if "32" in kind or "64" in kind:
         return array
     return array.float() if framework_of(array) == "torch" else array.astype("float32")
