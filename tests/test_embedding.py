@@ -1,10 +1,12 @@
 """The trainable estimator: what it finds, what scikit-learn asks of it, and its errors."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
 import pytest
+import sklearn
 
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
@@ -19,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.cluster import ForestEmbedding  # noqa: E402
+from diffclust.mistakes import suspect_labels  # noqa: E402
 
 NEEDS_LABELS = "fits without y, which this estimator requires"
 TOO_FEW = "sets n_clusters below the number of labelled classes, which is an error here"
@@ -218,6 +221,34 @@ def test_clone_and_parameters(fitted):
     assert clone(model).get_params() == model.get_params()
     with pytest.raises(NotFittedError):
         clone(model).predict(np.zeros((2, 6)))
+
+
+@pytest.mark.parametrize("frames", ["pandas", "polars"])
+def test_frames_as_scikit_learns_global_output_change_nothing(frames):
+    """Transformers inside would give frames, too."""
+    pytest.importorskip(frames)
+    x, y, _ = make_blobs()
+    expected = make_model(cut="auto", n_steps=4).fit(x, y)
+    with sklearn.config_context(transform_output=frames):
+        model = make_model(cut="auto", n_steps=4).fit(x, y)
+        np.testing.assert_array_equal(model.labels_, expected.labels_)
+        np.testing.assert_array_equal(model.probabilities_, expected.probabilities_)
+        np.testing.assert_array_equal(model.predict(x), expected.predict(x))
+        assert dc.suggest(model, 3) == dc.suggest(expected, 3)
+        assert suspect_labels(model.partition_, list("abcd")) == suspect_labels(expected.partition_, list("abcd"))
+        assert type(model.transform(x)).__module__.startswith(frames)
+
+
+def test_a_display_of_the_estimator_does_not_cluster_again(fitted):
+    """scikit-learn's shows the fitted attributes, old names among them. Warnings are errors in these tests."""
+    model = fitted[0]
+    assert "ForestEmbedding" in model._repr_html_()
+    assert not any(name == "clustering_" for name, _ in inspect.getmembers(model))
+    with pytest.raises(AttributeError, match="'ForestEmbedding' object has no attribute 'no_such'"):
+        _ = model.no_such
+    for name in ("probabilities_", "clustering_"):
+        with pytest.raises(NotFittedError):
+            getattr(make_model(), name)
 
 
 def test_pipeline(fitted):

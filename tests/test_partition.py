@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sklearn
 
 import diffclust as dc
 from diffclust import partition as module
@@ -211,6 +212,15 @@ def test_other_cuts_are_rows_of_the_table(monkeypatch):
     assert found.n_clusters == 2
     assert len(np.unique(found.hierarchy.labels(3))) == 3
     assert asked == [3]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_frames_as_scikit_learns_global_output_change_nothing(cut):
+    x = np.random.default_rng(0).normal(size=(120, 60)) + 9 * np.eye(60)[np.arange(120) % 24]
+    known = Knowledge.join(np.where(np.arange(120) < 48, np.arange(120) % 24, -1))
+    expected = partition(x, known, 24, cut=cut).clusters
+    with sklearn.config_context(transform_output="pandas"):
+        np.testing.assert_array_equal(partition(x, known, 24, cut=cut).clusters, expected)
 
 
 # ---------------------------------------------------------------------------------------------- names and confidence

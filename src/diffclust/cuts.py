@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import all_apart
+from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
@@ -151,7 +152,7 @@ def _consensus(points: Floats, knowledge: Knowledge, n_clusters: int, seed: int)
         found = kmeans(smooth, knowledge, n_clusters, seed + number, free_restarts=1)
         shares.append(around @ csr_array((ones, (np.arange(n), found)), (n, n_clusters)))
     room = min(n_clusters, CONSENSUS_DIMENSIONS)
-    joined = TruncatedSVD(room, random_state=seed).fit_transform(hstack(shares).tocsr())
+    joined = plain(TruncatedSVD(room, random_state=seed)).fit_transform(hstack(shares).tocsr())
     return kmeans(joined, knowledge, n_clusters, seed)
 
 
@@ -239,7 +240,7 @@ def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0
         )
     if n_clusters == 1:
         return np.zeros(len(group), np.int64)
-    rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
+    rows = plain(StandardScaler()).fit_transform(np.asarray(points, np.float64))
     known = group >= 0
     model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(rows[known], group[known])
     return by_first_row(np.where(known, group, model.predict(rows)))
@@ -251,7 +252,7 @@ def leading_components(points: Floats, most: int) -> Floats:
     if points.shape[1] > most:
         from sklearn.decomposition import PCA
 
-        points = PCA(min(most, len(points)), random_state=0).fit_transform(points)
+        points = plain(PCA(min(most, len(points)), random_state=0)).fit_transform(points)
     size = np.sqrt((points**2).mean())
     return points / size if size > 0 else points
 

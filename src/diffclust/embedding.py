@@ -287,11 +287,17 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             )
         return training.TrainingConfig(**{**settings, **options})
 
-    @property
-    def clustering_(self) -> SpanningForestClustering:
-        """The clusters of the embedding as a fitted estimator: the old form of ``partition_``."""
+    def __getattr__(self, name: str) -> Any:
+        """``clustering_``, the old form of ``partition_``. It is no property, because displays read all of these."""
+        if name != "clustering_":
+            return object.__getattribute__(self, name)  # raises what it raised before
+        return self._clustering()
+
+    def _clustering(self) -> SpanningForestClustering:
+        """The clusters of the embedding as a fitted estimator."""
+        check_is_fitted(self)
         message = "ForestEmbedding.clustering_ is now partition_, hierarchy_ and min_cluster_size_."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
         model = SpanningForestClustering(
             self.n_clusters_, min_cluster_size=self.min_cluster_size_, reachability=self.reachability
         )

@@ -52,6 +52,11 @@ def explain_words() -> Iterator[None]:
         ) from error
 
 
+def plain(transformer: Any) -> Any:
+    """A transformer of scikit-learn that gives arrays, also where its global ``transform_output`` asks for frames."""
+    return transformer.set_output(transform="default")
+
+
 def refuse_masked(name: str, array: Any) -> None:
     """A ValueError if entries are masked (``numpy.ma``): NumPy's conversions would take what is under the mask."""
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):

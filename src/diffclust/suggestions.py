@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diffclust.confidence import neighbour_shares
 from diffclust.cuts import CLASSIFIER_ROUNDS
-from diffclust.frameworks import is_integer
+from diffclust.frameworks import is_integer, plain
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.threads import small_in_one_thread
@@ -178,7 +178,7 @@ def _uncertainty(state: _State) -> Floats:
     labels = state.knowledge.labels[known]
     if state.metric == "precomputed" or len(np.unique(labels)) < 2:
         return uncertain
-    points = StandardScaler().fit_transform(np.asarray(state.points, np.float64))
+    points = plain(StandardScaler()).fit_transform(np.asarray(state.points, np.float64))
     model = LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points[known], labels)
     # 0 where it is sure of the class of most answers in the cluster, 1 where another is as likely, 2 at most.
     chances = model.predict_proba(points)

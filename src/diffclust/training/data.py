@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.doubt import believe
-from diffclust.frameworks import framework_of, to_numpy
+from diffclust.frameworks import framework_of, plain, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.threads import small_in_one_thread
 from diffclust.training.settings import TrainingConfig
@@ -164,7 +164,7 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
     middles = _with_far_rows(middles, rows, max(n_clusters, len(names)), rng)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
-        found = KMeans(len(middles), init=middles, n_init=1, tol=0, random_state=0).fit(rows)
+        found = plain(KMeans(len(middles), init=middles, n_init=1, tol=0, random_state=0)).fit(rows)
     distances, clusters = found.transform(rows[: len(takers)]), found.labels_[: len(takers)]
     lent = labels.clone()
     for number, (name, count) in enumerate(zip(names.tolist(), counts.tolist(), strict=True)):
