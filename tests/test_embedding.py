@@ -240,7 +240,7 @@ def test_frames_as_scikit_learns_global_output_change_nothing(frames):
 
 
 def test_a_display_of_the_estimator_does_not_cluster_again(fitted):
-    """scikit-learn's shows the fitted attributes, old names among them. Warnings are errors in these tests."""
+    """scikit-learn's shows all attributes that end in an underscore, old names among them."""
     model = fitted[0]
     assert "ForestEmbedding" in model._repr_html_()
     assert not any(name == "clustering_" for name, _ in inspect.getmembers(model))

@@ -1028,6 +1028,7 @@ def test_why_a_step_is_not_captured(in_blocks, monkeypatch, caplog, changes, cal
         {"n_clusters": 0}, {"n_clusters": 2.0}, {"batch_size": True}, {"labelled_fraction": 0}, {"epsilon": 0.0},
         {"validation_fraction": 1.0}, {"schedule": "step"}, {"augment": "mixup"}, {"monitor": "loss"}, {"patience": 0},
         {"noise_start": 0.0}, {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
+        {"learning_rate": None}, {"labelled_fraction": "x"}, {"validation_fraction": [0.1]}, {"timeout": "45"},
     ],
 )  # fmt: skip
 def test_bad_settings(changes):
