@@ -397,7 +397,9 @@ class Hierarchy:
         if min_cluster_size not in self._cuts:
             from diffclust.solvers.tree import guarded_cuts
 
-            self._cuts[min_cluster_size] = guarded_cuts(self.edges, self.n_points, min_cluster_size, self.n_fixed)
+            cuts = guarded_cuts(self.edges, self.n_points, min_cluster_size, self.n_fixed)
+            cuts.flags.writeable = False  # it is given again at the next call
+            self._cuts[min_cluster_size] = cuts
         return self._cuts[min_cluster_size]
 
     def constrained(self, constraints: Constraints, min_cluster_size: int = 1) -> Hierarchy:
