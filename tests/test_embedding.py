@@ -119,6 +119,12 @@ def test_more_clusters_than_labels_leave_room_for():
     assert model.n_clusters_ == 4
 
 
+def test_fewer_clusters_because_rows_are_equal_are_said():
+    x, y = np.repeat(np.eye(3), 10, axis=0), np.where(np.arange(30) < 12, np.arange(30) // 10, -1)
+    with pytest.warns(ConvergenceWarning, match="by cut 'k-means' of equal rows 3 clusters were found"):
+        assert make_model(5, cut="k-means", n_steps=2).fit(x, y).n_clusters_ == 3
+
+
 def test_score_ignores_unknown_rows(fitted):
     model, x, y, truth = fitted
     assert model.score(x, y) == 1.0

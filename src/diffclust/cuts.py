@@ -108,7 +108,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
     scale = np.maximum(reach[:, None] * reach[nearest], np.finfo(np.float64).tiny)
-    weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
+    with np.errstate(over="ignore"):  # among equal rows
+        weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
     graph = csr_array((weight.ravel(), (np.repeat(np.arange(n), n_neighbours), nearest.ravel())), shape=(n, n))
     return kmeans(spectral_rows(graph.maximum(graph.T), n_clusters, seed), knowledge, n_clusters, seed)
 

@@ -17,7 +17,7 @@ from sklearn.utils import ClassifierTags, assert_all_finite, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import FittedPartition, SpanningForestClustering, warn_of_more_clusters
+from diffclust.cluster import FittedPartition, SpanningForestClustering, warn_of_another_number
 from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
@@ -216,7 +216,7 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             retrain=training.retrainer(untrained, X),
             seed=self.module_.config.seed,
         )
-        warn_of_more_clusters(found, wanted)
+        warn_of_another_number(found, wanted)
         self._set_fitted(found, labels)
         return self
 
