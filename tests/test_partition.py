@@ -1,11 +1,14 @@
 """From an embedding and what is known to clusters: the size guard, the number of clusters, names, confidence."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import sklearn
 
 import diffclust as dc
 from diffclust import partition as module
+from diffclust.constraints import Constraints
 from diffclust.knowledge import Knowledge
 from diffclust.partition import CUTS, auto_min_cluster_size, partition
 from diffclust.placing import joined_rows
@@ -83,6 +86,22 @@ def test_numbers_of_classes_may_be_large():
     assert known.contradictions() == []
     with pytest.raises(ValueError, match=r"those of the 4 rows, got shape \(2,\)"):
         known.agrees([0, 1])
+
+
+@pytest.mark.parametrize("cannot", [[], [(0, 2)], [(0, 2), (2, 4), (4, 0)], [(0, 2), (2, 4), (4, 6), (6, 0)]])
+def test_bounds_of_groups_are_those_of_their_constraints(cannot):
+    known = Knowledge.join(np.full(12, -1), [(0, 1), (2, 3), (4, 5), (8, 9)], cannot)
+    expected = Constraints.from_pairs(12, [(0, 1), (2, 3), (4, 5), (8, 9)], cannot)
+    assert (known.min_clusters, known.max_clusters) == (expected.min_clusters, expected.max_clusters)
+
+
+def test_many_must_links_need_no_matrices_of_their_groups():
+    """8,000 pairs took a gigabyte, and seconds. What is zero of ``apart`` is not written to."""
+    tracemalloc.start()
+    known = Knowledge.join(np.full(16_000, -1), np.arange(16_000).reshape(-1, 2))
+    assert (known.all_apart, known.min_clusters, known.max_clusters) == (False, 1, 8_000)
+    assert tracemalloc.get_traced_memory()[1] < 1.2 * known.apart.nbytes
+    tracemalloc.stop()
 
 
 def test_what_is_forgotten_are_labels():

@@ -322,7 +322,8 @@ class Constraints:
 
 def all_apart(apart: NDArray[np.bool_]) -> bool:
     """Whether any two groups must stay apart: then they are the classes of labels."""
-    return bool((apart | np.eye(len(apart), dtype=bool)).all())
+    n = len(apart)
+    return bool(np.count_nonzero(apart) - np.count_nonzero(np.diagonal(apart)) == n * (n - 1))
 
 
 def _scalar(value: Any) -> Array:
@@ -460,9 +461,10 @@ def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[
 
 def _apart(group: NDArray[Any], cannot: NDArray[np.intp], n_groups: int) -> NDArray[np.bool_]:
     """(groups, groups) which of them cannot-links keep apart."""
-    apart = np.zeros((n_groups, n_groups), bool)
-    apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
-    return apart | apart.T
+    apart = np.zeros((n_groups, n_groups), bool)  # needs memory only where it is written to
+    first, second = group[cannot].T
+    apart[first, second] = apart[second, first] = True
+    return apart
 
 
 def _relation(group: NDArray[Any], apart: NDArray[np.bool_]) -> NDArray[np.int8]:
@@ -550,16 +552,22 @@ def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
 
 def _chromatic_bound(relation: NDArray[np.int8]) -> int:
     """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
+    different = relation == DIFFERENT
+    constrained = np.flatnonzero(different.any(-1))
+    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
+    return bound_of_groups(different[np.ix_(leaders, leaders)])
+
+
+def bound_of_groups(apart: NDArray[np.bool_]) -> int:
+    """The same for groups, of which some must stay apart."""
     from scipy.sparse.csgraph import connected_components
 
-    different = relation == DIFFERENT
-    constrained = np.flatnonzero(different.any(-1))  # one colour is enough for all others
+    constrained = np.flatnonzero(apart.any(-1))  # one colour is enough for all others
     if not len(constrained):
         return 1
-    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
-    apart = different[np.ix_(leaders, leaders)]
+    apart = apart[np.ix_(constrained, constrained)]
     if all_apart(apart):
-        return len(leaders)
+        return len(apart)
     # Two copies of each group, and edges between copies only: a bipartite graph falls into twice as many pieces.
     doubled = np.block([[np.zeros_like(apart), apart], [apart, np.zeros_like(apart)]])
     if connected_components(doubled)[0] == 2 * connected_components(apart)[0]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from diffclust.constraints import (
     Constraints,
     all_apart,
+    bound_of_groups,
     check_pairs,
     check_weights,
     consistent,
@@ -322,7 +323,7 @@ class Knowledge:
         """A lower bound on the number of clusters; exact where all groups are apart."""
         if self.all_apart:
             return max(1, len(self.apart))
-        return int(Constraints.from_groups(np.arange(len(self.apart)), self.apart).min_clusters)
+        return bound_of_groups(self.apart)
 
     @property
     def max_clusters(self) -> int:

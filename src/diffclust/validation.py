@@ -315,7 +315,7 @@ def check_groups(group: Array, apart: Array, n_points: int) -> tuple[NDArray[np.
         raise ValueError(
             f"apart must be a matrix over the groups 0 to {group.max(initial=-1)}, got shape {apart.shape}."
         )
-    return group.astype(np.int64), apart.astype(bool)
+    return group.astype(np.int64, copy=False), apart.astype(bool, copy=False)
 
 
 def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, ...]) -> Constraints | None:
