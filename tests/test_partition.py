@@ -104,6 +104,16 @@ def test_many_must_links_need_no_matrices_of_their_groups():
     tracemalloc.stop()
 
 
+def test_many_classes_need_no_list_of_their_pairs():
+    tracemalloc.start()
+    known = Knowledge.join(np.arange(3000) // 2)
+    assert tracemalloc.get_traced_memory()[1] < 4 * known.apart.nbytes
+    tracemalloc.stop()
+    assert (known.all_apart, known.min_clusters, known.max_clusters) == (True, 1500, 1500)
+    with pytest.raises(ValueError, match=r"\(0, 10\) must stay apart, .* \(0, 1\), \(1, 10\) join them"):
+        Knowledge.join(np.arange(3000) // 2, [(1, 10)])
+
+
 def test_what_is_forgotten_are_labels():
     known = Knowledge.join([0, 0, 1, -1], must_link=[(0, 3)], cannot_link=[(1, 2)])
     left = known.forget([0, 2])

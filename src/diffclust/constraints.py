@@ -428,15 +428,28 @@ def join_knowledge(
     first = np.flatnonzero(labels >= 0)[first]  # a point of each class
     rows = np.flatnonzero(labels >= 0)
     star = np.stack([first[np.searchsorted(names, labels[rows])], rows], axis=1)
-    classes = np.stack([side.ravel() for side in np.meshgrid(first, first)], axis=1)
     must = np.concatenate([must, star[star[:, 0] != star[:, 1]]])
-    cannot = np.concatenate([cannot, classes[classes[:, 0] < classes[:, 1]]])
     component = _components(n, must, cannot)
+    _check_classes(first, component, must)
     involved = np.zeros(n, bool)
     involved[np.concatenate([must.ravel(), cannot.ravel(), rows])] = True
     group = np.full(n, -1, np.int64)
     numbers, group[involved] = np.unique(component[involved], return_inverse=True)
-    return group, _apart(group, cannot, len(numbers))
+    apart = _apart(group, cannot, len(numbers))
+    if len(first):
+        classes = group[first]
+        apart[np.ix_(classes, classes)] = True
+        apart[classes, classes] = False
+    return group, apart
+
+
+def _check_classes(first: NDArray[np.intp], component: NDArray[np.int32], must: NDArray[np.intp]) -> None:
+    """A ValueError if must-links join points of two classes, given by a point of each; there may be many classes."""
+    order = np.argsort(component[first], kind="stable")
+    same = np.flatnonzero(np.diff(component[first[order]]) == 0)
+    if len(same):
+        i, j = np.sort(first[order[same[0] : same[0] + 2]])
+        raise ValueError(_explain_contradiction(int(i), int(j), must))
 
 
 def _components(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int32]:
