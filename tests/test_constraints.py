@@ -186,6 +186,13 @@ def test_pairs_that_say_what_labels_say_become_labels(data):
         assert np.array_equal(to_relation(constraints.matrix()), relation)
 
 
+def test_pairs_that_are_labels_need_no_matrix():
+    known = Constraints.from_pairs(300_000, [(7, 200_000), (5, 5)], [(7, 9), (200_000, 9)])
+    assert np.flatnonzero(known.labels >= 0).tolist() == [7, 9, 200_000]
+    assert known.labels[[7, 9, 200_000]].tolist() == [7, 9, 7]
+    assert (known.min_clusters, known.max_clusters) == (2, 299_999)
+
+
 def test_general_pairs_keep_their_relation():
     constraints = Constraints.from_pairs(5, must_link=[(0, 1), (2, 3)])
     assert constraints.labels is None

@@ -144,7 +144,7 @@ class Constraints:
         must = check_pairs("must_link", must_link, int(n_points))
         cannot = check_pairs("cannot_link", cannot_link, int(n_points))
         if must_weights is None and cannot_weights is None:
-            return _from_closed_relation(_close(int(n_points), must, cannot))
+            return _from_hard_pairs(int(n_points), must, cannot)
         weight = {
             name: check_weights(name, np.inf if given is None else given, (len(pairs),))
             for name, given, pairs in (("must_weights", must_weights, must), ("cannot_weights", cannot_weights, cannot))
@@ -549,6 +549,18 @@ def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_
             apart[a].add(b)
             apart[b].add(a)
     return taken
+
+
+def _from_hard_pairs(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> Constraints:
+    """Label form if pairs say no more than labels; then no matrix of all points is made."""
+    group, apart = join_knowledge(np.full(n, UNKNOWN), must[must[:, 0] != must[:, 1]], cannot)
+    if not all_apart(apart):
+        return _from_closed_relation(_close(n, must, cannot))
+    points = np.flatnonzero(group >= 0)
+    _, first = np.unique(group[points], return_index=True)
+    labels = np.full(n, UNKNOWN, np.int64)
+    labels[points] = points[first][group[points]]  # the smallest point of one's group
+    return Constraints(labels=labels)
 
 
 def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
