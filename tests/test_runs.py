@@ -125,6 +125,13 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert contents(tmp_path / "a")[1] != contents(tmp_path / "c")[1]
 
 
+@pytest.mark.parametrize("share", [2.0, -0.1, float("nan")])
+def test_a_holdout_is_a_share(share, tmp_path):
+    with pytest.raises(ValueError, match="holdout must be from 0 to 1, a share of the labels of each class, got"):
+        fit(tmp_path / "run", holdout=share)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_seed_of_a_run_is_that_of_its_holdout(tmp_path):
     table = make_table(N)
     table.features[:] = np.random.default_rng(1).normal(size=(N, 4))  # no blobs, so no row is sure

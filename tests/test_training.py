@@ -792,6 +792,35 @@ def test_columns_that_32_bits_do_not_tell_apart_are_named(column):
         fit(make_config(n_steps=1), fine, known, progress=False)
 
 
+def spellings_of_rows(x):
+    pandas, sparse = pytest.importorskip("pandas"), pytest.importorskip("scipy.sparse")
+    return [x.astype(">f4"), x.astype(np.longdouble), x.astype(object), x.tolist(), sparse.csr_array(x),
+            pandas.DataFrame(x), pandas.DataFrame(x).convert_dtypes()]  # fmt: skip
+
+
+def test_all_spellings_of_rows_are_the_same():
+    x = make_data()[0]
+    for other in spellings_of_rows(x):
+        assert torch.equal(as_rows(other), torch.from_numpy(x))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.eye(3) * 1j, torch.eye(3) * 1j, [["a"], ["b"]], np.array([[None], [1.0]])],
+    ids=["complex", "tensor", "words", "missing"],
+)
+def test_rows_that_are_no_real_numbers_are_refused(x):
+    """torch would leave out imaginary parts, with a warning of its own."""
+    with pytest.raises((TypeError, ValueError), match=r"x must be real numbers, got|not a finite number"):
+        as_rows(x)
+
+
+def test_rows_to_validate_on_are_as_wide():
+    x, y, known = make_data()
+    with pytest.raises(ValueError, match=r"must have rows of shape \(5,\), as x has, got \(2,\)"):
+        fit(make_config(), x, known, validation=(x[:9, :2], y[:9]), progress=False)
+
+
 def test_fit_in_a_thread():
     x, _, known = make_data()
     modules = []

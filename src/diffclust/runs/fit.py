@@ -251,6 +251,8 @@ def _choose_scored(
 
 def hold_out(knowledge: Knowledge, share: float, seed: int) -> tuple[Knowledge, NDArray[np.int64]]:
     """The knowledge without a share of the labels of each class, and (n,) these labels, -1 elsewhere."""
+    if not 0 <= share <= 1:
+        raise ValueError(f"holdout must be from 0 to 1, a share of the labels of each class, got {share}.")
     held_out = np.full(knowledge.n_points, -1, np.int64)
     rng = np.random.default_rng(seed)
     for label in np.unique(knowledge.labels[knowledge.labels >= 0]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.doubt import believe
-from diffclust.frameworks import framework_of, plain, to_numpy
+from diffclust.frameworks import framework_of, plain, to_dense, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.threads import small_in_one_thread
 from diffclust.training.settings import TrainingConfig
@@ -39,11 +40,14 @@ def as_rows(x: Any) -> Tensor:
         The rows.
 
     Raises:
+        TypeError: these are no real numbers.
         ValueError: the shape is none of these, or a number is not finite.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
-        x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
+        x = torch.from_numpy(np.ascontiguousarray(_real_numbers(x))) if not isinstance(x, Tensor) else x.detach()
+    if x.is_complex():
+        raise TypeError(f"x must be real numbers, got {x.dtype}.")
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
     if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:  # then the last axis is taken for the channels
@@ -57,6 +61,22 @@ def as_rows(x: Any) -> Tensor:
             row = first + int((~finite).nonzero()[0])
             raise ValueError(f"row {row} of x has a value that is not a finite number (of 32 bits). Fill or remove it.")
     return x
+
+
+def _real_numbers(x: Any) -> NDArray[Any]:
+    """An array of a type that torch knows. Sparse rows become dense, objects of nullable columns numbers."""
+    array = to_numpy(to_dense(x), "x")
+    if array.dtype.kind == "O":
+        with contextlib.suppress(TypeError, ValueError):
+            array = array.astype(np.float64)
+    if array.dtype.kind not in "iubfc":
+        raise TypeError(
+            f"x must be real numbers, got dtype {array.dtype}. Of a data frame, "
+            "diffclust.tables.read_table(frame).features are such numbers."
+        )
+    if array.dtype == np.longdouble:
+        return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def warn_of_lost_digits(x: Any) -> None:
@@ -228,6 +248,9 @@ class ForestData(pl.LightningDataModule):
         self.nearest: NDArray[np.int64] | None = None  # others of each row, if rows come with a neighbour
         self.validation_rows: list[Tensor] = []
         if validation is not None:
+            if validation[0].shape[1:] != x.shape[1:]:
+                shapes = tuple(x.shape[1:]), tuple(validation[0].shape[1:])
+                raise ValueError("validation=(x, y) must have rows of shape {}, as x has, got {}.".format(*shapes))
             self._validate_on(*validation, np.arange(len(validation[0])), np.empty(0, np.int64))
         elif n_held_out := round(config.validation_fraction * len(known)):
             order = np.random.default_rng(config.seed).permutation(known)
