@@ -7,7 +7,6 @@ of the graph of groups, guided by distances (:func:`colour_groups`).
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from diffclust.constraints import all_apart
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
+from diffclust.threads import ignored_warnings
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
 MANY_CLUSTERS = 20  # above it, k-means starts at the centres of k-means without knowledge, and spectral smooths
@@ -315,8 +315,7 @@ def _free_centres(points: Floats, n_clusters: int, seed: int, restarts: int) -> 
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+    with ignored_warnings(ConvergenceWarning):  # where rows are equal there are fewer clusters
         model = KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
     return np.asarray(model.cluster_centers_, np.float64)
 

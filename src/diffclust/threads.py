@@ -7,10 +7,13 @@ not depend on the number of cores. A large job keeps the settings of the process
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import re
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -74,6 +77,21 @@ def one_thread(if_: bool = True) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+@contextmanager
+def ignored_warnings(category: type[Warning] = Warning, message: str = "", module: str = "") -> Iterator[None]:
+    """Ignores warnings of a category, and of a start of their text or name of their module; in several threads, too."""
+    # warnings.catch_warnings restores the whole list of filters. Where two threads overlap, one keeps the other's.
+    patterns = (re.compile(message, re.IGNORECASE) if message else None, re.compile(module) if module else None)
+    ignored: Any = ("ignore", patterns[0], category, patterns[1], 0)
+    filters: Any = warnings.filters
+    filters.insert(0, ignored)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # another library may have put back a list of before
+            filters.remove(ignored)
 
 
 def small_in_one_thread(function: Callable[P, R]) -> Callable[P, R]:

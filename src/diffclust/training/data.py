@@ -19,7 +19,7 @@ from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.doubt import believe
 from diffclust.frameworks import framework_of, plain, to_dense, to_numpy
 from diffclust.knowledge import Knowledge
-from diffclust.threads import small_in_one_thread
+from diffclust.threads import ignored_warnings, small_in_one_thread
 from diffclust.training.settings import TrainingConfig
 
 Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of steps, and moves (steps, n, ...) of images
@@ -43,8 +43,7 @@ def as_rows(x: Any) -> Tensor:
         TypeError: these are no real numbers.
         ValueError: the shape is none of these, or a number is not finite.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
+    with ignored_warnings(message="The given NumPy array is not writable"):  # we do not write to it
         x = torch.from_numpy(np.ascontiguousarray(_real_numbers(x))) if not isinstance(x, Tensor) else x.detach()
     if x.is_complex():
         raise TypeError(f"x must be real numbers, got {x.dtype}.")
@@ -182,8 +181,7 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
     classes = np.searchsorted(names.numpy(), labels[known].numpy())
     middles = np.stack([rows[len(takers) :][classes == number].mean(0) for number in range(len(names))])
     middles = _with_far_rows(middles, rows, max(n_clusters, len(names)), rng)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+    with ignored_warnings(ConvergenceWarning):  # where rows are equal there are fewer clusters
         found = plain(KMeans(len(middles), init=middles, n_init=1, tol=0, random_state=0)).fit(rows)
     distances, clusters = found.transform(rows[: len(takers)]), found.labels_[: len(takers)]
     lent = labels.clone()

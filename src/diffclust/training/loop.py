@@ -9,7 +9,6 @@ import logging
 import signal
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
 from diffclust.knowledge import Knowledge
-from diffclust.threads import is_small, one_thread
+from diffclust.threads import ignored_warnings, is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
@@ -53,7 +52,7 @@ TRAINING = threading.RLock()
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a training: in several threads, they take turns."""
 
-    # It seeds torch's global generators and sets Python's filters of warnings, which all threads share.
+    # It seeds torch's global generators and quiets Lightning's loggers, which all threads share.
     @functools.wraps(function)
     def alone(*arguments: P.args, **options: P.kwargs) -> R:
         with TRAINING:
@@ -347,8 +346,7 @@ def quiet_lightning() -> Iterator[None]:
         "lightning.fabric.strategies.launchers.subprocess_script": logging.INFO,  # it reports a rank that ended
     }
     levels = {name: logging.getLogger(name).level for name in wanted}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
+    with ignored_warnings(module=r"lightning\..*"):
         for name, level in wanted.items():
             logging.getLogger(name).setLevel(level)
         try:
