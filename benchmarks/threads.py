@@ -1,6 +1,7 @@
-"""ForestEmbedding on the digits with all threads and with one, alone and beside busy processes: wall, processor time.
+"""ForestEmbedding with all threads and with one, alone and beside busy processes: wall, processor time.
 
-    python benchmarks/threads.py --busy 0 4
+    python benchmarks/threads.py --busy 0 4                   # the digits
+    python benchmarks/threads.py --busy 0 4 --rows 19000      # ten blobs in 30 dimensions
 
 Settings take turns, each in a process of its own, and labels must be the same. "One thread" is OMP_NUM_THREADS=1 and
 NUMBA_NUM_THREADS=1. A busy process is a loop of Python. Times are of the fit alone, after a short one that compiles.
@@ -17,14 +18,16 @@ import time
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
-def measure(n_steps: int, images: bool) -> dict[str, object]:
+def measure(n_steps: int, images: bool, n_rows: int) -> dict[str, object]:
     import numpy as np
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits, make_blobs
 
     from diffclust.cluster import ForestEmbedding
 
     x, y = load_digits(return_X_y=True)
     x = x.reshape(-1, 8, 8) if images else x
+    if n_rows:
+        x, y = make_blobs(n_rows, 30, centers=10, cluster_std=4.0, random_state=0)
     known = np.where((np.random.default_rng(0).random(len(y)) < 0.1) & (y < 5), y, -1)
     ForestEmbedding(10, n_steps=2, random_state=0).fit(x, known)
     wall, processor = time.perf_counter(), time.process_time()
@@ -36,8 +39,9 @@ def measure(n_steps: int, images: bool) -> dict[str, object]:
     }
 
 
-def in_a_process(n_steps: int, images: bool, settings: dict[str, str]) -> dict[str, object]:
-    command = [sys.executable, __file__, "--measure", "--steps", str(n_steps), *(["--images"] if images else [])]
+def in_a_process(n_steps: int, images: bool, n_rows: int, settings: dict[str, str]) -> dict[str, object]:
+    command = [sys.executable, __file__, "--measure", "--steps", str(n_steps), "--rows", str(n_rows)]
+    command += ["--images"] if images else []
     return json.loads(subprocess.check_output(command, env={**os.environ, **settings}).splitlines()[-1])
 
 
@@ -47,17 +51,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--images", action="store_true", help="a convolutional network in place of a dense one")
+    parser.add_argument("--rows", type=int, default=0, help="so many rows of blobs in place of the digits")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(arguments.steps, arguments.images)))
+        print(json.dumps(measure(arguments.steps, arguments.images, arguments.rows)))
         return
     print("| busy processes | threads | wall | processor |\n|---:|---|---:|---:|")
     for n_busy in arguments.busy:
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_busy)]
         try:
             found = [
-                [in_a_process(arguments.steps, arguments.images, settings) for settings in ({}, ONE_THREAD)]
+                [
+                    in_a_process(arguments.steps, arguments.images, arguments.rows, settings)
+                    for settings in ({}, ONE_THREAD)
+                ]
                 for _ in range(arguments.repeats)
             ]
         finally:

@@ -227,6 +227,21 @@ def test_every_cut_agrees_with_what_is_known(cut, pairs):
     np.testing.assert_array_equal(CUTS[cut](points, known, 5), found.clusters)
 
 
+@pytest.mark.parametrize("cut", ["auto", "forest"])
+def test_a_tree_that_is_there_is_not_made_again(cut, monkeypatch):
+    points, labels = np.random.default_rng(0).normal(size=(60, 3)), np.full(60, -1)
+    labels[:9] = np.arange(9) % 3
+    found = partition(points, Knowledge.join(labels), 5, cut=cut)
+    made = []
+    make = module.spanning_tree
+    monkeypatch.setattr(module, "spanning_tree", lambda *each: made.append(each[2:]) or make(*each))
+    again = partition(points, Knowledge.join(labels), 5, cut=cut, tree=found.free_hierarchy)
+    np.testing.assert_array_equal(again.clusters, found.clusters)
+    assert all(reachability is not None for reachability, *_ in made)  # but that of the robust forest
+    with pytest.raises(ValueError, match="tree must be that of the 60 points, got one of 59"):
+        partition(points, Knowledge.join(labels), 5, tree=partition(points[1:]).free_hierarchy)
+
+
 def test_other_cuts_are_rows_of_the_table(monkeypatch):
     asked = []
 

@@ -87,6 +87,7 @@ def test_warnings_are_ignored_in_two_threads_at_a_time():
 def test_large_jobs_keep_their_threads():
     threads_of = small_in_one_thread(lambda rows: torch.get_num_threads())
     assert threads_of(np.zeros((1000, 10))) == 1
+    assert threads_of(np.broadcast_to(0.0, (20_000, 64))) == 1  # partitions compare cuts of so many rows
     assert threads_of(np.broadcast_to(0.0, (100_000, 10))) == 2
     assert threads_of([[0.0]]) == 2
 

@@ -25,8 +25,9 @@ from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.backbones import BACKBONES, InputScaling, choose_scaling, make_backbone  # noqa: E402
-from diffclust.training import TrainingConfig, embed, fit, fit_many, load  # noqa: E402
+from diffclust.training import TrainingConfig, embed, fit, fit_many, load, loop  # noqa: E402
 from diffclust.training.data import (  # noqa: E402
+    LONGEST_BLOCK,
     ForestData,
     as_labels,
     as_rows,
@@ -37,7 +38,7 @@ from diffclust.training.data import (  # noqa: E402
     move_images,
 )
 from diffclust.training.module import ForestModule, pair_scores  # noqa: E402
-from diffclust.training.steps import seed_step  # noqa: E402
+from diffclust.training.steps import Steps, seed_step  # noqa: E402
 from processes import Process  # noqa: E402
 
 
@@ -933,13 +934,23 @@ def test_progress_bar(capfd):
 
 @pytest.fixture
 def in_blocks(monkeypatch):
-    """A function that trains as on a GPU: many steps at once. There is no graph on the CPU, all else is the same."""
+    """A function that trains in blocks of seven steps. There is no graph on the CPU, all else is as on a GPU."""
 
     def train(*arguments, **options):
         with monkeypatch.context() as patch:
-            patch.setattr("diffclust.training.loop.trains_in_blocks", lambda trainer: True)
-            patch.setattr("diffclust.training.data.LONGEST_BLOCK", 7)
-            patch.setattr("diffclust.training.module.LONGEST_BLOCK", 7)
+            patch.setitem(LONGEST_BLOCK, "cpu", 7)
+            return fit(*arguments, progress=False, **options)
+
+    return train
+
+
+@pytest.fixture
+def in_single_steps(monkeypatch):
+    """A function that trains step by step, in Lightning's loop."""
+
+    def train(*arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr("diffclust.training.loop.why_single_steps", lambda *arguments: "a test")
             return fit(*arguments, progress=False, **options)
 
     return train
@@ -961,13 +972,13 @@ def logged(folder):
         {"backbone": "committee", "validate_every": 50},
     ],
 )
-def test_steps_in_blocks_are_single_steps(tmp_path, in_blocks, monkeypatch, options):
+def test_steps_in_blocks_are_single_steps(tmp_path, in_blocks, in_single_steps, monkeypatch, options):
     """Bit for bit: weights, what is measured and logged, and checkpoints."""
     monkeypatch.setattr("diffclust.training.module.LEAST_STEPS", 10)
     pytest.importorskip("tensorboard")
     x, _, known = make_data()
     config = make_config(**options)
-    single = fit(config, x, known, folder=tmp_path / "single", progress=False)
+    single = in_single_steps(config, x, known, folder=tmp_path / "single")
     block = in_blocks(config, x, known, folder=tmp_path / "block")
     assert_same_weights(single, block)
     assert single.validations == block.validations
@@ -982,15 +993,14 @@ def test_steps_in_blocks_are_single_steps(tmp_path, in_blocks, monkeypatch, opti
 
 
 @pytest.mark.parametrize("first_in_blocks", [False, True])
-def test_a_run_goes_on_in_blocks_or_in_single_steps(tmp_path, in_blocks, first_in_blocks):
+def test_a_run_goes_on_in_blocks_or_in_single_steps(tmp_path, in_blocks, in_single_steps, first_in_blocks):
     x, _, known = make_data()
     options = {**RESUMED, "validation_fraction": 0.3, "validate_every": 8}
-    single = lambda *arguments, **settings: fit(*arguments, progress=False, **settings)  # noqa: E731
-    first, second = (in_blocks, single) if first_in_blocks else (single, in_blocks)
+    first, second = (in_blocks, in_single_steps) if first_in_blocks else (in_single_steps, in_blocks)
     first(make_config(**options), x, known, folder=tmp_path)
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] in (8, 16)
     resumed = second(make_config(**options), x, known, resume=tmp_path / "best.ckpt")
-    whole = single(make_config(**options), x, known)
+    whole = in_single_steps(make_config(**options), x, known)
     assert_same_weights(resumed, whole)
     assert resumed.validations == whole.validations
 
@@ -1005,11 +1015,13 @@ class InterruptsItself(torch.nn.Linear):
         return super().forward(x)
 
 
-def test_interrupt_ends_training_after_the_block(tmp_path, in_blocks):
+@pytest.mark.parametrize("way", ["in_blocks", "in_single_steps"])
+def test_interrupt_ends_training_after_the_step(tmp_path, request, way):
     x, _, known = make_data()
+    train = request.getfixturevalue(way)
     with pytest.raises(KeyboardInterrupt):
-        in_blocks(make_config(backbone=InterruptsItself(5, 4)), x, known, folder=tmp_path)
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 15
+        train(make_config(backbone=InterruptsItself(5, 4), n_steps=40), x, known, folder=tmp_path)
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 12
 
 
 def test_divergence_in_a_block_is_an_error(tmp_path, in_blocks):
@@ -1036,16 +1048,32 @@ def test_nothing_on_the_console_in_blocks(capfd, in_blocks):
         ({"precision": "bf16-true"}, [], "precision is 'bf16-true'"),
     ],
 )
-def test_why_a_step_is_not_captured(in_blocks, monkeypatch, caplog, changes, callbacks, reason):
+def test_why_steps_are_not_in_blocks(monkeypatch, caplog, changes, callbacks, reason):
     x, _, known = make_data()
-    blocks = []
-    take = ForestModule._take_block
+    blocks, reasons = [], []
+    take, why = ForestModule._take_block, loop.why_single_steps
     monkeypatch.setattr(ForestModule, "_take_block", lambda *arguments: blocks.append(1) or take(*arguments))
+    monkeypatch.setattr(loop, "why_single_steps", lambda *arguments: reasons.append(why(*arguments)) or reasons[0])
     with caplog.at_level("INFO", "diffclust.training"):
-        module = in_blocks(make_config(n_steps=2, **changes), x, known, callbacks=callbacks)
-    assert module.not_captured.startswith(reason)
-    assert bool(module.not_captured) == bool(reason) == (not blocks)
-    assert (reason in caplog.text) if reason else not caplog.records
+        module = fit(make_config(n_steps=2, **changes), x, known, callbacks=callbacks, progress=False)
+    assert reasons[0].startswith(reason)
+    assert bool(reasons[0]) == bool(reason) == (not blocks)
+    assert module.not_captured == ""  # there is nothing to capture on the CPU
+    assert not caplog.records
+
+
+def test_a_step_that_could_not_be_captured_is_logged(monkeypatch, caplog):
+    def run(self, *arguments):
+        take_all(self, *arguments)
+        self.not_captured = "a test says so"
+
+    take_all = Steps.run
+    monkeypatch.setattr(Steps, "run", run)
+    x, _, known = make_data()
+    with caplog.at_level("INFO", "diffclust.training"):
+        module = fit(make_config(n_steps=2), x, known, progress=False)
+    assert module.not_captured == "a test says so"
+    assert "Training did not replay a captured step: a test says so." in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

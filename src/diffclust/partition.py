@@ -229,6 +229,7 @@ def partition(
     metric: str = "sqeuclidean",
     reachability: int | None = None,
     n_neighbors: int | None = None,
+    tree: Hierarchy | None = None,
 ) -> Partition:
     """Clusters of points under what is known about them.
 
@@ -253,12 +254,13 @@ def partition(
             (zero diagonal, nothing negative) or else of similarities (larger is closer).
         reachability: None for plain single linkage, m for robust single linkage with m neighbours.
         n_neighbors: None for the exact tree, else that of a graph of so many neighbours, for millions of points.
+        tree: that of the points without knowledge, ``free_hierarchy`` of an earlier partition; None makes it.
 
     Returns:
         The clusters, with the tree they come from.
 
     Raises:
-        ValueError: the knowledge or the size guard do not allow so many clusters.
+        ValueError: the knowledge or the size guard do not allow so many clusters, or the tree is of other points.
 
     >>> x = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [9.0], [9.1]])
     >>> found = partition(x, Knowledge.join([0, -1, -1, -1, 1, -1, -1]), n_clusters=3)
@@ -271,6 +273,8 @@ def partition(
     if knowledge.is_soft:
         seen = points if rows is None else np.reshape(rows, (len(points), -1))
         knowledge, of_pairs = believe(seen, knowledge, n_clusters, seed)
+    if tree is not None and tree.n_points != len(points):
+        raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
     if cut not in ("auto", *CUTS):
         raise ValueError(f"cut must be 'auto' or one of {tuple(CUTS)}, got {cut!r}.")
     if n_clusters is not None:
@@ -291,7 +295,7 @@ def partition(
         n_clusters = min(max(most_likely_number(numbers), knowledge.min_clusters), knowledge.max_clusters)
     if cut == "robust forest" and reachability is None:
         reachability = min(ROBUST_NEIGHBOURS, len(points) - 1) or None
-    free = spanning_tree(points, metric, reachability, n_neighbors)
+    free = spanning_tree(points, metric, reachability, n_neighbors) if tree is None else tree
     hierarchy, k, guard = _cut_tree(
         free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
     )
@@ -301,8 +305,10 @@ def partition(
     evidence = Evidence(cut="forest" if cut == "auto" else cut)
     partitions: dict[str, NDArray[Any]] = {}
     if compares:
-        cut_all = functools.partial(_cut_all, rows=_few_components(rows) if np.ndim(rows) == 2 else None)
-        partitions = cut_all(points, knowledge, wanted)
+        rows = _few_components(rows) if np.ndim(rows) == 2 else None
+        tree_of_rows = functools.cache(lambda: spanning_tree(rows, "sqeuclidean"))
+        cut_all = functools.partial(_cut_all, rows=rows, tree_of_rows=tree_of_rows)
+        partitions = cut_all(points, knowledge, wanted, tree=free if metric == "sqeuclidean" else None)
         evidence = choose_cut(partitions, splits, cut_all, knowledge.labels)
         evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
         if of_pairs is not None and of_pairs.max() + 1 == wanted:
@@ -333,9 +339,11 @@ def partition(
     )
 
 
-def forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
+def forest(
+    embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int, tree: Hierarchy | None = None
+) -> NDArray[Any]:
     """Single linkage under the default size guard."""
-    return partition(embedding, knowledge, n_clusters).clusters
+    return partition(embedding, knowledge, n_clusters, tree=tree).clusters
 
 
 def robust_forest(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
@@ -358,6 +366,7 @@ CUTS: dict[str, Cut] = {
     "spectral": cuts.spectral,
     "classifier": cuts.classifier,
 }
+STARTS = {"gaussian": "forest", "gaussian of k-means": "k-means"}  # where mixtures start
 INPUT_CUTS = ("forest", "k-means", "gaussian", "gaussian of k-means", "classifier")  # of the input, for "auto"
 # Of more than 20 clusters only these are compared, of the embedding and of the input: the others take too long.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
@@ -373,23 +382,47 @@ def _cut_all(
     *,
     rows: NDArray[Any] | None = None,
     names: Iterable[str] = CUTS,
+    tree: Hierarchy | None = None,
+    tree_of_rows: Callable[[], Hierarchy | None] = lambda: None,
 ) -> dict[str, NDArray[Any]]:
     """The partitions into ``n_clusters`` by the names of their cuts.
+
+    Args:
+        embedding: (n, d).
+        knowledge: what the clusters agree with.
+        n_clusters: their number.
+        rows: the input, which is cut, too.
+        names: of the cuts of the embedding.
+        tree: of the embedding without knowledge, if it is there already.
+        tree_of_rows: makes that of the input, or None.
 
     Returns:
         Those of the cuts that found one. Pairs may make it impossible, and a classifier needs labels of all classes.
     """
-    found = {}
+    found: dict[str, NDArray[Any]] = {}
     of_input: Iterable[str] = INPUT_CUTS
     if n_clusters > cuts.MANY_CLUSTERS:
         names, of_input = [name for name in names if name in MANY_CUTS], MANY_INPUT_CUTS
-    tries = [(name, name, embedding) for name in names]
-    tries += [] if rows is None else [(name + OF_INPUT, name, rows) for name in of_input]
-    for title, name, points in tries:
+    tries = [(name, "", embedding) for name in names]
+    tries += [] if rows is None else [(name, OF_INPUT, rows) for name in of_input]
+    for name, suffix, points in tries:
+        start = found.get(STARTS.get(name, "") + suffix)
         with contextlib.suppress(ValueError):
-            found[title] = CUTS[name](points, knowledge, n_clusters)
+            if name == "forest":
+                known_tree = tree_of_rows() if suffix else tree
+                found[name + suffix] = forest(points, knowledge, n_clusters, known_tree)
+            elif start is not None and _is_start(name, start, points, n_clusters):
+                found[name + suffix] = cuts.gaussian(points, knowledge, n_clusters, start=start)
+            else:
+                found[name + suffix] = CUTS[name](points, knowledge, n_clusters)
     exact = {name: clusters for name, clusters in found.items() if clusters.max() + 1 == n_clusters}
     return exact or found
+
+
+def _is_start(name: str, start: NDArray[Any], points: NDArray[Any], n_clusters: int) -> bool:
+    """Whether a mixture starts at these clusters. Of many dimensions it sees a few, and makes its k-means in those."""
+    same = STARTS[name] == "forest" or points.shape[1] <= cuts.GAUSSIAN_DIMENSIONS
+    return same and int(start.max()) + 1 == n_clusters
 
 
 def _few_components(rows: Any) -> NDArray[Any]:

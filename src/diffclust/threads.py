@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SMALL_BATCH = 2**29  # multiply-adds of a network's forward pass
-SMALL_SET = 2**30  # coordinates of all pairs of rows
+SMALL_SET = 2**36  # coordinates of all pairs of rows: a search for neighbours takes a few seconds in one thread
 
 
 class _Inside:

@@ -25,7 +25,7 @@ from diffclust.training.settings import TrainingConfig
 Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of steps, and moves (steps, n, ...) of images
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
-LONGEST_BLOCK = 100  # steps, after which a signal or a progress bar is looked at
+LONGEST_BLOCK = {"cpu": 10, "cuda": 100}  # steps, after which a progress bar moves
 FEW_VALUES = 64  # of a column, to which its values are rounded
 CHECKED_ROWS = 65_536  # at a time, so that rows in a mapped file need not fit into memory
 
@@ -404,7 +404,8 @@ class _Steps(IterableDataset):
     def _end_of_block(self, step: int) -> int:
         """A validation or a checkpoint, the last step, or as many steps as a block may have."""
         config = self.data.config
-        ends = (config.n_steps, step - step % config.validate_every + config.validate_every, step + LONGEST_BLOCK)
+        longest = LONGEST_BLOCK[self.data.trainer.strategy.root_device.type]  # type: ignore[union-attr]
+        ends = (config.n_steps, step - step % config.validate_every + config.validate_every, step + longest)
         return min(end for end in ends if end > step)
 
 

@@ -102,8 +102,8 @@ def fit(
 
     In several threads of one process, trainings take turns.
 
-    On one GPU, steps are replays of a captured step where they can be, and a signal or a progress bar is looked at
-    after up to 100 of them; ``module.not_captured`` says why they were not. See ``TrainingConfig.capture``.
+    On one GPU, steps are replays of a captured step where they can be; ``module.not_captured`` says why they were not.
+    See ``TrainingConfig.capture``.
 
     On several ranks (``config.devices``, ``config.num_nodes``) every process calls this with the same arguments and
     gets the module; Lightning starts the processes of a node by running the script again, or torchrun or srun do. The
@@ -153,8 +153,9 @@ def fit(
             enable_model_summary=False,
             default_root_dir=place,
         )
-        module.not_captured = _why_not_captured(config, trainer, callbacks)
-        data.in_blocks = trains_in_blocks(trainer) and not module.not_captured
+        reason = why_single_steps(config, trainer, callbacks)
+        data.in_blocks = not reason
+        module.not_captured = reason if trainer.strategy.root_device.type == "cuda" else ""
         if on_ready is not None:
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
@@ -175,15 +176,8 @@ def fit(
     return module.cpu().eval()
 
 
-def trains_in_blocks(trainer: pl.Trainer) -> bool:
-    """Whether the device is one on which blocks of steps save time: the CPU does not wait for the host."""
-    return trainer.strategy.root_device.type == "cuda"
-
-
-def _why_not_captured(config: TrainingConfig, trainer: pl.Trainer, callbacks: Sequence[Callback]) -> str:
-    """Why a GPU cannot replay a captured step, as far as that is known before the first one; else ""."""
-    if not trains_in_blocks(trainer):
-        return ""
+def why_single_steps(config: TrainingConfig, trainer: pl.Trainer, callbacks: Sequence[Callback]) -> str:
+    """Why each step needs Lightning's own loop; "" where steps go in blocks, which a GPU may replay."""
     if not config.capture:
         return "capture is False"
     if trainer.world_size > 1:

@@ -62,6 +62,7 @@ def count_steps(trainer: pl.Trainer, n: int) -> None:
     loop._batches_that_stepped += n
     for each in trainer.lr_scheduler_configs:
         each.scheduler.last_epoch += n
+        each.scheduler._step_count += n
 
 
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,8 +188,9 @@ class ForestModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Where batches are blocks, prepares their steps."""
-        data, longest = self.trainer.datamodule, min(LONGEST_BLOCK, self.config.validate_every)  # type: ignore[attr-defined]
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
         if data.in_blocks:
+            longest = min(LONGEST_BLOCK[self.device.type], self.config.validate_every)
             self._steps = Steps([self], [data], self.trainer.optimizers, self.done, longest)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -268,7 +270,7 @@ class ForestModule(pl.LightningModule):
 
     def _take_block(self, steps: Steps, block: Block) -> None:
         first = steps.done
-        steps.run([block], [0], self._measure_before)
+        steps.run([block], [0], self._measure_before, lambda: self.trainer.should_stop)
         self.not_captured = steps.not_captured
         losses = self.losses[first : steps.done].cpu()
         check_finite(losses[-1], steps.done, self.config)

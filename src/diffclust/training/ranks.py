@@ -112,16 +112,21 @@ class RankGroup(Callback):
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.signalled = self.stopped = False
+        self._alone: pl.Trainer | None = None  # the trainer, if there is one rank
 
     def on_signal(self, signum: int, frame: Any) -> None:
         """The first signal lets the current step finish, the second does not."""
         if self.signalled:
             raise KeyboardInterrupt
         self.signalled = True
+        if self._alone is not None:
+            self._alone.should_stop = True  # ends a block of steps, too
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Sets the time that a rank waits for the others."""
-        if trainer.world_size > 1:
+        if trainer.world_size == 1:
+            self._alone = trainer
+        else:
             # Not before: starting and reading the data may take one rank longer than another. There is no public way.
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout))
 

@@ -95,7 +95,8 @@ class TrainingConfig:
         strategy: "auto" is "ddp" on several ranks; "ddp_find_unused_parameters_true" is for a backbone that does not
             use all of its parameters in every step.
         capture: on one GPU, steps are replays of one captured step (a CUDA graph), wherever they can be. A network
-            whose Python does something else from step to step, such as counting them, needs False.
+            whose Python does something else from step to step, such as counting them, needs False. On the CPU, too,
+            False takes each step in Lightning's own loop, which is slower.
         timeout: seconds that a rank waits for the others in a step before it gives them up.
         seed: of everything random, an integer from 0 to 2**64 - 1.
     """

@@ -87,13 +87,20 @@ class Steps:
         self._until_capture = WARM_UP
         self._streams = [torch.cuda.Stream() for _ in networks] if self._on_gpu else []
 
-    def run(self, block: Sequence[Block], active: list[int], before_step: Callable[[int], None] | None = None) -> None:
-        """All steps of a block.
+    def run(
+        self,
+        block: Sequence[Block],
+        active: list[int],
+        before_step: Callable[[int], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """The steps of a block.
 
         Args:
             block: rows, and moves of images, for each network.
             active: the numbers of the networks that take these steps.
             before_step: called with the number of each step before it.
+            stop: called after each step, says whether to leave out the rest of the block.
         """
         self._load(block)
         if active != self._active:
@@ -104,6 +111,8 @@ class Steps:
                 if before_step is not None:
                     before_step(self.done)
                 self._advance()
+                if stop is not None and stop():
+                    break
 
     def _load(self, block: Sequence[Block]) -> None:
         if not self._block:

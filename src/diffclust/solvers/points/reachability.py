@@ -20,23 +20,45 @@ from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN
 
 BLOCK = 256  # points whose distances are held at a time
 
+_any_order = jit(fastmath={"nnan", "nsz", "reassoc"})  # vectors of minima and maxima; there is no NaN
+
 
 @jit
 def _distances(kind, columns, start, stop, point, out):
-    """out[:stop - start] = distances of columns start..stop-1 to the point."""
-    for j in range(stop - start):
-        out[j] = 0.0
+    """out[:stop - start] = distances of columns start..stop-1 to the point.
+
+    Slices, because the compiler makes vectors only where it knows that no index is negative.
+    """
+    out = out[: stop - start]
+    out[:] = 0.0
     for k in range(columns.shape[0]):
-        x = point[k]
+        x, column = point[k], columns[k, start:stop]
         if kind == MANHATTAN:
-            for j in range(stop - start):
-                out[j] += abs(columns[k, start + j] - x)
+            for j in range(out.shape[0]):
+                out[j] += abs(column[j] - x)
         elif kind == CHEBYSHEV:
-            for j in range(stop - start):
-                out[j] = max(out[j], abs(columns[k, start + j] - x))
+            for j in range(out.shape[0]):
+                out[j] = max(out[j], abs(column[j] - x))
         else:
-            for j in range(stop - start):
-                out[j] += (columns[k, start + j] - x) ** 2
+            for j in range(out.shape[0]):
+                out[j] += (column[j] - x) ** 2
+
+
+@_any_order
+def _any_as_near(distances, own_core, core, length):
+    """Whether the point is as near to any of these as the tree is. Hardly ever: one branch for all of them."""
+    found = False
+    for j in range(core.shape[0]):
+        found |= max(distances[j], max(own_core, core[j])) <= length[j]
+    return found
+
+
+@_any_order
+def _smallest(values):
+    smallest = np.inf
+    for j in range(values.shape[0]):
+        smallest = min(smallest, values[j])
+    return smallest
 
 
 @jit(allocates=True)
@@ -61,14 +83,17 @@ def _prim(kind, columns, core):
         for start in range(0, n_left, BLOCK):
             stop = min(start + BLOCK, n_left)
             _distances(kind, columns, start, stop, point, block)
-            for j in range(start, stop):
-                distance = max(block[j - start], max(own_core, core[j]))
-                if distance <= length[j]:
-                    edge = (min(u, number[j]) << 32) | max(u, number[j])
-                    if distance < length[j] or edge < code[j]:
-                        length[j], code[j] = distance, edge
-                if length[j] < best or (length[j] == best and code[j] < best_code):
-                    chosen, best, best_code = j, length[j], code[j]
+            if _any_as_near(block, own_core, core[start:stop], length[start:stop]):
+                for j in range(start, stop):
+                    distance = max(block[j - start], max(own_core, core[j]))
+                    if distance <= length[j]:
+                        edge = (min(u, number[j]) << 32) | max(u, number[j])
+                        if distance < length[j] or edge < code[j]:
+                            length[j], code[j] = distance, edge
+            if _smallest(length[start:stop]) <= best:
+                for j in range(start, stop):
+                    if length[j] < best or (length[j] == best and code[j] < best_code):
+                        chosen, best, best_code = j, length[j], code[j]
         codes[step], lengths[step] = best_code, best
     return codes, lengths
 
