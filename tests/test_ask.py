@@ -149,6 +149,11 @@ def test_wrong_arguments_are_named():
         dc.suggest(found, 3, "columns")
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         dc.suggest(found, 0)
+    for n in (2.5, "3", None, True):
+        with pytest.raises(TypeError, match="n must be an integer, got"):
+            dc.suggest(found, n)
+    with pytest.raises(TypeError, match="SpanningForestClustering is not fitted: call its fit first"):
+        dc.suggest(dc.cluster.SpanningForestClustering(2))
     with pytest.raises(TypeError, match="model must be a run, a fitted estimator or a partition, got int"):
         dc.suggest(7)
 

@@ -209,6 +209,16 @@ TABLE = [
         lambda wrong: HIERARCHY.labels(2, wrong),
     ),
     *rows("guarded_cuts", COUNTS, HIERARCHY.guarded_cuts),
+    *rows(
+        "joined",
+        [
+            ("too few points", ([0, 0], np.eye(1)), ValueError, r"group must be 4 integers, got int64 of shape \(2,\)"),
+            ("floats", (np.zeros(4), np.eye(1)), ValueError, "group must be 4 integers, got float64"),
+            ("groups beyond", ([0, 1, 2, 9], np.eye(3)), ValueError, r"over the groups 0 to 9, got shape \(3, 3\)"),
+            ("no matrix", ([0, 0, 0, 0], [True]), ValueError, r"apart must be a matrix.*got shape \(1,\)"),
+        ],
+        lambda wrong: HIERARCHY.joined(*wrong),
+    ),
     *rows("from_labels", LABELS, Constraints.from_labels),
     *rows("from_pairs must_link", PAIRS, lambda wrong: Constraints.from_pairs(4, must_link=wrong)),
     *rows("from_pairs cannot_link", PAIRS, lambda wrong: Constraints.from_pairs(4, cannot_link=wrong)),

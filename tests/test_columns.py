@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import sklearn
 
 from diffclust.tables import read_table
 
@@ -292,3 +293,11 @@ def test_records_are_left_out_and_columns_of_several_levels_get_one_name():
 def test_other_objects_than_tables_say_what_to_do(data):
     with pytest.raises(ValueError, match=f"a data frame or an AnnData object, got {type(data).__name__}"):
         read_table(data)
+
+
+def test_frames_as_scikit_learns_global_output_change_nothing():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"size": [1.0, None, 3.0, 4.0], "kind": ["oak", "ash", "oak", "ash"]})
+    expected = read_table(frame).features
+    with sklearn.config_context(transform_output="pandas"):
+        np.testing.assert_array_equal(read_table(frame).features, expected)

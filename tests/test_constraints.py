@@ -125,11 +125,12 @@ def test_masked_entries_of_a_matrix_are_unknown():
     np.testing.assert_array_equal(Constraints.from_matrix(matrix).matrix(), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64, ">i4", ">u8"])
 def test_integer_types_of_labels(dtype):
     constraints = Constraints.from_labels(np.array([0, 3, 3, 1], dtype))
     assert (constraints.min_clusters, constraints.max_clusters) == (3, 3)
     assert Constraints.from_labels([0, 3, 3, 1]).matrix().tolist() == constraints.matrix().tolist()
+    assert Constraints.from_pairs(4, np.array([[0, 3]], dtype)).labels.tolist() == [0, -1, -1, 0]
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -183,6 +184,13 @@ def test_pairs_that_say_what_labels_say_become_labels(data):
     for constraints in (Constraints.from_pairs(n, must, cannot), Constraints.from_matrix(to_matrix(relation))):
         assert constraints.relation is None
         assert np.array_equal(to_relation(constraints.matrix()), relation)
+
+
+def test_pairs_that_are_labels_need_no_matrix():
+    known = Constraints.from_pairs(300_000, [(7, 200_000), (5, 5)], [(7, 9), (200_000, 9)])
+    assert np.flatnonzero(known.labels >= 0).tolist() == [7, 9, 200_000]
+    assert known.labels[[7, 9, 200_000]].tolist() == [7, 9, 7]
+    assert (known.min_clusters, known.max_clusters) == (2, 299_999)
 
 
 def test_general_pairs_keep_their_relation():

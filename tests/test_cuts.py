@@ -46,6 +46,11 @@ def test_separate_blobs_are_found_and_labels_kept(cut):
         assert np.array_equal(np.unique(found, return_index=True)[1], np.sort(np.unique(found, return_index=True)[1]))
 
 
+def test_equal_rows_are_cut_without_warnings_of_numpy():
+    x = np.repeat([[0.0], [10.0], [50.0], [90.0]], 9, axis=0)
+    assert cuts.spectral(x, Knowledge.join(np.full(36, -1)), 4).tolist() == np.repeat(np.arange(4), 9).tolist()
+
+
 def test_kmeans_without_knowledge_is_that_of_scikit_learn():
     from sklearn.cluster import KMeans
 

@@ -1,10 +1,12 @@
 """The trainable estimator: what it finds, what scikit-learn asks of it, and its errors."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
 import pytest
+import sklearn
 
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
@@ -19,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.cluster import ForestEmbedding  # noqa: E402
+from diffclust.mistakes import suspect_labels  # noqa: E402
 
 NEEDS_LABELS = "fits without y, which this estimator requires"
 TOO_FEW = "sets n_clusters below the number of labelled classes, which is an error here"
@@ -114,6 +117,12 @@ def test_more_clusters_than_labels_leave_room_for():
     with pytest.warns(ConvergenceWarning, match="room for 4 clusters"):
         model = make_model(6, n_steps=2).fit(x, truth)
     assert model.n_clusters_ == 4
+
+
+def test_fewer_clusters_because_rows_are_equal_are_said():
+    x, y = np.repeat(np.eye(3), 10, axis=0), np.where(np.arange(30) < 12, np.arange(30) // 10, -1)
+    with pytest.warns(ConvergenceWarning, match="by cut 'k-means' of equal rows 3 clusters were found"):
+        assert make_model(5, cut="k-means", n_steps=2).fit(x, y).n_clusters_ == 3
 
 
 def test_score_ignores_unknown_rows(fitted):
@@ -220,6 +229,34 @@ def test_clone_and_parameters(fitted):
         clone(model).predict(np.zeros((2, 6)))
 
 
+@pytest.mark.parametrize("frames", ["pandas", "polars"])
+def test_frames_as_scikit_learns_global_output_change_nothing(frames):
+    """Transformers inside would give frames, too."""
+    pytest.importorskip(frames)
+    x, y, _ = make_blobs()
+    expected = make_model(cut="auto", n_steps=4).fit(x, y)
+    with sklearn.config_context(transform_output=frames):
+        model = make_model(cut="auto", n_steps=4).fit(x, y)
+        np.testing.assert_array_equal(model.labels_, expected.labels_)
+        np.testing.assert_array_equal(model.probabilities_, expected.probabilities_)
+        np.testing.assert_array_equal(model.predict(x), expected.predict(x))
+        assert dc.suggest(model, 3) == dc.suggest(expected, 3)
+        assert suspect_labels(model.partition_, list("abcd")) == suspect_labels(expected.partition_, list("abcd"))
+        assert type(model.transform(x)).__module__.startswith(frames)
+
+
+def test_a_display_of_the_estimator_does_not_cluster_again(fitted):
+    """scikit-learn's shows all attributes that end in an underscore, old names among them."""
+    model = fitted[0]
+    assert "ForestEmbedding" in model._repr_html_()
+    assert not any(name == "clustering_" for name, _ in inspect.getmembers(model))
+    with pytest.raises(AttributeError, match="'ForestEmbedding' object has no attribute 'no_such'"):
+        _ = model.no_such
+    for name in ("probabilities_", "clustering_"):
+        with pytest.raises(NotFittedError):
+            getattr(make_model(), name)
+
+
 def test_pipeline(fitted):
     _, x, y, _ = fitted
     pipeline = make_pipeline(StandardScaler(), make_model(n_steps=3)).fit(x, y)
@@ -253,6 +290,17 @@ def test_module_as_backbone_and_early_stopping(fitted):
     assert model.embedding_.shape == (120, 3)
     assert model.module_.validations
     assert model.get_params()["backbone"] is network
+
+
+def test_a_module_as_backbone_is_left_as_it_is():
+    """Trained in place, it would change again after the rows were embedded, while a cut is chosen."""
+    x, y, _ = make_blobs()
+    network = torch.nn.Linear(6, 3)
+    before = network.weight.clone()
+    model, again = (make_model(backbone=network, cut="auto", n_steps=4).fit(x, y) for _ in range(2))
+    assert torch.equal(network.weight, before)
+    np.testing.assert_array_equal(model.transform(x), model.embedding_)
+    np.testing.assert_array_equal(again.embedding_, model.embedding_)
 
 
 def test_negative_and_masked_labels_are_unknown(fitted):

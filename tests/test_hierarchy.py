@@ -257,6 +257,14 @@ def test_guard_keeps_outliers_from_using_up_the_cuts():
     assert guarded[0] != guarded[40]
 
 
+def test_cuts_that_are_given_again_cannot_be_changed():
+    hierarchy = Hierarchy.from_points(np.random.default_rng(0).normal(size=(30, 2)))
+    expected = hierarchy.labels(3, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        hierarchy.guarded_cuts(3)[:] = 0
+    np.testing.assert_array_equal(hierarchy.labels(3, 3), expected)
+
+
 def test_asking_twice_gives_the_same():
     hierarchy = Hierarchy.from_similarity(random_similarity(np.random.default_rng(5), 30))
     first = [hierarchy.labels(k, m) for m in (2, 3, 2) for k in (1, 2, 3)]

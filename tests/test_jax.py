@@ -423,7 +423,7 @@ def test_a_loss_looks_where_looking_is_free():
 def test_shapes_and_types():
     with pytest.raises(ValueError, match=r"similarity must have shape \(n, n\)"):
         loss(jnp.zeros((N, 3)))
-    with pytest.raises(TypeError, match="floating point"):
+    with pytest.raises(TypeError, match=r"floating point, got int32. Convert first, e.g. with .astype"):
         loss(jnp.zeros((N, N), int))
     with pytest.raises(TypeError, match="n_clusters must be integers"):
         loss(jnp.asarray(SIMILARITY), k=jnp.asarray(2.0))

@@ -27,6 +27,8 @@ def spellings_of_numbers():
     yield pandas.array([3, None, 7, None, 3], dtype="Int64")
     yield pandas.Categorical([3, None, 7, None, 3])
     yield np.array([3, None, 7, np.nan, 3], object)
+    yield np.array(NUMBERS, ">i4")
+    yield np.array([3, np.nan, 7, -1, 3], np.float16)
 
 
 def spellings_of_names():
@@ -37,6 +39,7 @@ def spellings_of_names():
     yield np.array(["cat", "", "dog", "", "cat"])
     yield np.array(["cat", -1, "dog", np.nan, "cat"])  # NumPy makes names of them
     yield np.array([b"cat", b"", b"dog", b"", b"cat"])
+    yield np.array([b"cat", None, b"dog", b"", b"cat"], object)  # as h5py reads them
     yield np.ma.masked_array(["cat", "cow", "dog", "cow", "cat"], mask=[0, 1, 0, 1, 0])
     yield pandas.Series(NAMES)
     yield pandas.Series(NAMES, dtype="string")
@@ -59,6 +62,17 @@ def test_all_spellings_of_names_are_the_same():
         assert labels.classes.tolist() == ["cat", "dog"]
         assert labels.codes.tolist() == [0, -1, 1, -1, 0]
         assert labels.cluster_names(np.array([-1, 1, 0, -1])).tolist() == ["new 1", "dog", "cat", "new 2"]
+
+
+def test_bytes_are_utf_8():
+    for y in (np.array(["käse".encode(), b""]), np.array(["käse".encode(), None], object)):
+        assert parse_labels(y, 2).classes.tolist() == ["käse"]
+
+
+def test_tensors_in_half_precision():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float16, torch.bfloat16):
+        assert parse_labels(torch.tensor([3, -1, 7, torch.nan], dtype=dtype), 4).codes.tolist() == [0, -1, 1, -1]
 
 
 @pytest.mark.parametrize("word", ["unknown", "Unknown", "unlabeled", "NA", "n/a", "?", " ", "null", "NaN"])

@@ -497,3 +497,17 @@ def test_connectivity_loss_trains():
         optimizer.step()
     assert start > 1
     assert loss(1000).item() < 0.2 * start
+
+
+def test_a_forest_may_be_of_numpy_beside_a_tensor():
+    similarity = -np.abs(np.subtract.outer(np.arange(6.0), np.arange(6.0)))
+    forest = dc.spanning_forest(similarity, 2).adjacency()
+    tensor = torch.tensor(similarity, requires_grad=True)
+    expected = dc.fenchel_young_loss(similarity, forest, 2, seed=0)
+    for target in (forest, forest.tolist(), torch.from_numpy(forest)):
+        loss = dc.fenchel_young_loss(tensor, target, 2, seed=0)
+        assert loss.item() == pytest.approx(expected)
+        (gradient,) = torch.autograd.grad(loss, tensor)
+        np.testing.assert_allclose(
+            gradient, dc.perturbed_adjacency(similarity, 2, epsilon=0.5, n_draws=10, seed=0) - forest
+        )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 from sklearn.metrics.cluster import pair_confusion_matrix
 
-from diffclust.metrics import SCORES, clustering_scores, connectivity_error
+from diffclust.metrics import SCORES, clustering_scores, connectivity_error, matched_accuracy
 
 
 @st.composite
@@ -82,6 +82,25 @@ def test_known_values():
     assert connectivity_error(true, np.arange(100)) == pytest.approx(0.09, abs=1e-15)
     perfect = clustering_scores(true, (true + 3) % 10)
     assert perfect == pytest.approx({"error": 0, "ari": 1, "nmi": 1, "ami": 1, "accuracy": 1})
+
+
+def test_many_clusters_need_no_table_of_all_pairs_of_them():
+    """Records that are the same: 30,000 pairs, half of them found. The whole table would take 11 GB."""
+    true, pred = np.repeat(np.arange(30_000), 2), np.arange(60_000)
+    pred[:30_000] = true[:30_000]
+    assert connectivity_error(true, pred) == 30_000 / 60_000**2
+    assert matched_accuracy(true, pred) == 0.75
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("others", [["a", "b"], [0, 1]])
+def test_missing_labels_are_refused(missing, others):
+    """They would be a class of their own."""
+    labels = np.array([*others, missing], object if missing is None or others[0] == "a" else float)
+    with pytest.raises(ValueError, match="labels_true has no label at 2"):
+        clustering_scores(labels, [0, 1, 1])
+    with pytest.raises(ValueError, match="labels_pred has no label at 2"):
+        connectivity_error([0, 1, 1], labels)
 
 
 def test_large_sets_do_not_overflow():

@@ -1,12 +1,17 @@
 """From an embedding and what is known to clusters: the size guard, the number of clusters, names, confidence."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
+import sklearn
 
 import diffclust as dc
 from diffclust import partition as module
+from diffclust.constraints import Constraints
 from diffclust.knowledge import Knowledge
 from diffclust.partition import CUTS, auto_min_cluster_size, partition
+from diffclust.placing import joined_rows
 
 N = 24
 
@@ -37,6 +42,76 @@ def test_labels_and_pairs_are_joined():
     assert not known.constraints().agree([0, 0, 0, 1, 1, 1])
     assert known.constraints([0, 5]).agree([1, 0])
     assert known.constraints([5]) is None
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([0.0, 1, -1, 2]),
+        np.array([0, 1, -np.inf, 2], np.float16),
+        np.ma.masked_array([0, 1, 7, 2], [False, False, True, False]),
+        np.array([0, 1, -5, 2], object),
+        np.array([0, 1, -1, 2], ">i4"),
+    ],
+    ids=["whole floats", "half precision", "masked", "objects", "big-endian"],
+)
+def test_all_spellings_of_labels_are_the_same(labels):
+    assert Knowledge.join(labels).labels.tolist() == [0, 1, -1, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([0.5, 1.7, -1], TypeError, r"must be integers.*float64.*parse_labels"),
+        ([0, np.nan], TypeError, r"must be integers.*float64"),
+        (["a", "b"], TypeError, r"must be integers.*<U1"),
+        ([0, None], TypeError, r"must be integers.*object"),
+        (np.array([2**63], np.uint64), ValueError, r"fit into int64, got 9223372036854775808"),
+        ([np.inf], ValueError, r"fit into int64, got inf"),
+        ([[0, 1], [1, 0]], ValueError, r"shape \(n,\).*got shape \(2, 2\)"),
+        (3, ValueError, r"got shape \(\)"),
+    ],
+)
+def test_labels_that_are_no_integers_are_refused(labels, error, message):
+    """Not cut off, wrapped around, or taken from under a mask."""
+    with pytest.raises(error, match=message):
+        Knowledge.join(labels)
+
+
+def test_numbers_of_classes_may_be_large():
+    """No list has an entry for each number up to the largest one."""
+    known = Knowledge.join([10**15, 3, 10**15, -1], [(0, 3)], label_weights=1.0)
+    assert known.agrees([5, 4, 5, 4]).tolist() == [False, True, True, True, True]
+    assert known.agrees(["b", "a", "b", "b"]).all()
+    assert known.contradictions() == []
+    with pytest.raises(ValueError, match=r"those of the 4 rows, got shape \(2,\)"):
+        known.agrees([0, 1])
+
+
+@pytest.mark.parametrize("cannot", [[], [(0, 2)], [(0, 2), (2, 4), (4, 0)], [(0, 2), (2, 4), (4, 6), (6, 0)]])
+def test_bounds_of_groups_are_those_of_their_constraints(cannot):
+    known = Knowledge.join(np.full(12, -1), [(0, 1), (2, 3), (4, 5), (8, 9)], cannot)
+    expected = Constraints.from_pairs(12, [(0, 1), (2, 3), (4, 5), (8, 9)], cannot)
+    assert (known.min_clusters, known.max_clusters) == (expected.min_clusters, expected.max_clusters)
+
+
+def test_many_must_links_need_no_matrices_of_their_groups():
+    """8,000 pairs took a gigabyte, and seconds. What is zero of ``apart`` is not written to."""
+    tracemalloc.start()
+    known = Knowledge.join(np.full(16_000, -1), np.arange(16_000).reshape(-1, 2))
+    assert (known.all_apart, known.min_clusters, known.max_clusters) == (False, 1, 8_000)
+    assert tracemalloc.get_traced_memory()[1] < 1.2 * known.apart.nbytes
+    tracemalloc.stop()
+
+
+def test_many_classes_need_no_list_of_their_pairs():
+    tracemalloc.start()
+    known = Knowledge.join(np.arange(3000) // 2)
+    assert tracemalloc.get_traced_memory()[1] < 4 * known.apart.nbytes
+    tracemalloc.stop()
+    assert (known.all_apart, known.min_clusters, known.max_clusters) == (True, 1500, 1500)
+    with pytest.raises(ValueError, match=r"\(0, 10\) must stay apart, .* \(0, 1\), \(1, 10\) join them"):
+        Knowledge.join(np.arange(3000) // 2, [(1, 10)])
 
 
 def test_what_is_forgotten_are_labels():
@@ -104,6 +179,25 @@ def test_labels_choose_the_number_of_clusters_only_where_one_repeats(monkeypatch
     assert asked == ["gap", "labels", "gap"]
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_clusters": 2.0}, TypeError, "n_clusters must be an integer, got 2.0"),
+        ({"n_clusters": "2"}, TypeError, "n_clusters must be an integer, got '2'"),
+        ({"n_clusters": 2, "min_cluster_size": 2.5}, TypeError, "min_cluster_size must be an integer, got 2.5"),
+        ({"n_clusters": 2, "min_cluster_size": 0}, ValueError, "min_cluster_size=0 must be from 1"),
+    ],
+)
+def test_numbers_that_are_no_counts(options, error, message):
+    with pytest.raises(error, match=message):
+        partition(make_points(), **options)
+
+
+@pytest.mark.parametrize("cut", [cut for cut in CUTS if cut != "classifier"])
+def test_one_point_is_one_cluster(cut):
+    assert partition(np.zeros((1, 2)), None, 1, cut=cut).clusters.tolist() == [0]
+
+
 def test_numbers_that_cannot_be_reached():
     x, known = outlier_of_a_class()
     with pytest.raises(ValueError, match=r"n_clusters=1 is outside what the known labels and pairs allow, 2 to 41"):
@@ -164,6 +258,15 @@ def test_other_cuts_are_rows_of_the_table(monkeypatch):
     assert asked == [3]
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_frames_as_scikit_learns_global_output_change_nothing(cut):
+    x = np.random.default_rng(0).normal(size=(120, 60)) + 9 * np.eye(60)[np.arange(120) % 24]
+    known = Knowledge.join(np.where(np.arange(120) < 48, np.arange(120) % 24, -1))
+    expected = partition(x, known, 24, cut=cut).clusters
+    with sklearn.config_context(transform_output="pandas"):
+        np.testing.assert_array_equal(partition(x, known, 24, cut=cut).clusters, expected)
+
+
 # ---------------------------------------------------------------------------------------------- names and confidence
 
 
@@ -204,6 +307,29 @@ def test_the_memberships_of_many_points_come_from_a_sample(monkeypatch):
         found = partition(points, known, 3, min_cluster_size=30)
         np.testing.assert_array_equal(found.memberships(n_draws=3), np.eye(3)[truth])
     assert sampled == [60, 60]
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "precomputed"])
+@pytest.mark.parametrize(
+    ("new", "error", "message"),
+    [
+        (np.zeros((2, 5)), ValueError, r"must have \d+ columns, got shape \(2, 5\)"),
+        (np.zeros(2), ValueError, r"got shape \(2,\)"),
+        (np.full((2, N), np.nan), ValueError, "finite"),
+        ([["a"]], TypeError, "real numbers"),
+    ],
+)
+def test_new_points_that_cannot_be_compared(metric, new, error, message):
+    points = make_points() if metric == "sqeuclidean" else np.abs(np.subtract.outer(np.arange(N), np.arange(N)))
+    with pytest.raises(error, match=message):
+        partition(points, None, 3, metric=metric).nearest(new)
+
+
+def test_new_rows_of_another_width_are_refused():
+    points = make_points()
+    for clusters in (np.zeros(N, int), np.arange(N)):  # a few clusters, and many
+        with pytest.raises(ValueError, match="as many columns"):
+            joined_rows(points, clusters, np.zeros((2, 5)))
 
 
 def test_new_points_join_the_nearest():

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn
 from PIL import Image
 
 import diffclust as dc
@@ -157,6 +158,8 @@ def test_positions_are_the_same_again_and_bounded():
     assert maps.positions(points[:, :1])[0].shape == (60, 2)
     assert maps.positions(points[:9])[1] == "two principal components"
     assert maps.positions(0 * points)[1] == "nothing: all rows are equal"
+    with sklearn.config_context(transform_output="pandas"):
+        assert (first == maps.positions(points)[0]).all()
 
 
 def test_soft_connectivity_without_a_guard_is_the_operator():

@@ -126,6 +126,13 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert contents(tmp_path / "a")[1] != contents(tmp_path / "c")[1]
 
 
+@pytest.mark.parametrize("share", [2.0, -0.1, float("nan")])
+def test_a_holdout_is_a_share(share, tmp_path):
+    with pytest.raises(ValueError, match="holdout must be from 0 to 1, a share of the labels of each class, got"):
+        fit(tmp_path / "run", holdout=share)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_seed_of_a_run_is_that_of_its_holdout(tmp_path):
     table = make_table(N)
     table.features[:] = np.random.default_rng(1).normal(size=(N, 4))  # no blobs, so no row is sure
@@ -248,6 +255,17 @@ def test_a_backbone_of_ones_own_is_named_again(kind, tmp_path, monkeypatch):
     for again in (name, make_network, make_network((4,))):
         loaded = load_run(tmp_path / "run", backbone=again)
         np.testing.assert_array_equal(loaded.cluster(make_table().features), run.clusters)
+
+
+def test_a_module_as_backbone_is_not_the_one_of_the_baseline(tmp_path):
+    """Trained in place, the network of the run would become that of cross-entropy before the rows are embedded."""
+    network = make_network((4,))
+    before = network.weight.clone()
+    run = fit(tmp_path / "run", config=dataclasses.replace(CONFIG, backbone=network), holdout=0.25, cut="auto")
+    assert torch.equal(network.weight, before)
+    assert "cross-entropy" in json.dumps(run.metrics)
+    loaded = load_run(tmp_path / "run", backbone=make_network)
+    np.testing.assert_array_equal(training.embed(loaded.module, make_table().features), run.embeddings)
 
 
 @pytest.mark.parametrize("name", ["embeddings.npy", "hierarchy.npz", "last.ckpt"])

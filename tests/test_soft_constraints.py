@@ -169,6 +169,16 @@ def test_one_soft_set_serves_a_batch_and_diagnostics_and_points_can_be_taken_out
     np.testing.assert_array_equal(known.restrict([1, 2]).soft, known.soft[1:3, 1:3])
 
 
+@FRAMEWORKS
+def test_weights_of_labels_may_be_a_number_or_of_numpy(framework):
+    labels = CONVERT[framework](np.array([4, 4, 9, -1]))
+    expected = Constraints.from_labels(np.array([4, 4, 9, -1]), np.full(4, 1.5)).soft
+    for weights in (1.5, [1.5] * 4, np.full(4, 1.5), CONVERT[framework](np.full(4, 1.5))):
+        np.testing.assert_array_equal(np.asarray(Constraints.from_labels(labels, weights).soft), expected)
+    with pytest.raises(ValueError, match=r"one number or have shape \(4,\), got shape \(2,\)"):
+        Constraints.from_labels(labels, [1.0, 2.0])
+
+
 def test_noise_that_grows_scales_weights_as_similarities():
     embeddings = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     known = weighted(8, [(0, 1, 1.0)], [(2, 3, 2.0)])

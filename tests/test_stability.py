@@ -110,6 +110,51 @@ def test_bad_input(blobs, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"max_clusters": 2.5}, "max_clusters must be an integer, got 2.5"),
+        ({"max_clusters": None}, "max_clusters must be an integer, got None"),
+        ({"criterion": "labels", "labels": ["a", "b"] * 60}, r"labels must be numbers.*<U1.*parse_labels"),
+        ({"hierarchy": np.zeros((3, 2))}, "hierarchy must be a Hierarchy, got ndarray"),
+    ],
+)
+def test_wrong_types(blobs, options, message):
+    with pytest.raises(TypeError, match=message):
+        dc.choose_n_clusters(**{"hierarchy": blobs[1], **options})
+
+
+def test_trees_without_free_edges_and_with_vast_heights_are_counted_without_warnings():
+    """Warnings are errors in these tests."""
+    one_cluster = dc.Hierarchy.from_points([[0.0], [1.0], [2.0], [3.0]]).constrained(
+        dc.Constraints.from_labels([0, 0, 1, 1])
+    )
+    assert dc.choose_n_clusters(one_cluster).n_clusters == 2
+    assert dc.choose_n_clusters(dc.Hierarchy.from_edges([], [], 4), min_cluster_size=1).n_clusters == 4
+    vast = dc.Hierarchy.from_edges([(0, 1), (1, 2), (2, 3)], [-1e308, -1.7e308, 1e308], 4)
+    assert dc.choose_n_clusters(vast, min_cluster_size=1).n_clusters == 3
+
+
+@pytest.mark.parametrize("constraints", [[0, 0, 1, 1], dc.Knowledge.join([0, 0, 1, 1])], ids=["labels", "knowledge"])
+def test_constraints_of_another_type(constraints):
+    similarity = -np.abs(np.subtract.outer(range(4), range(4)))
+    for call in (
+        lambda: dc.soft_memberships(similarity, [0, 0, 1, 1], constraints=constraints),
+        lambda: dc.stability.soft_connectivity(similarity, 2, constraints=constraints),
+    ):
+        with pytest.raises(TypeError, match="constraints must be a Constraints object"):
+            call()
+
+
+@pytest.mark.parametrize("k", [2.0, "2", True])
+def test_numbers_of_clusters_that_are_no_integers(k):
+    similarity = -np.abs(np.subtract.outer(range(4), range(4)))
+    with pytest.raises(TypeError, match="n_clusters must be an integer"):
+        dc.soft_memberships(similarity, [0, 0, 1, 1], n_clusters=k)
+    with pytest.raises(TypeError, match="n_clusters must be an integer"):
+        dc.stability.soft_connectivity(similarity, k)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ({"labels": [0, 0, 1]}, r"4 integers, shape \(4,\), got int64 of shape \(3,\)"),
         ({"labels": list("aabb")}, "4 integers"),
         ({"labels": [0.0, 0.0, 1.0, 1.0]}, "4 integers"),

@@ -1,13 +1,15 @@
 """Small jobs run in one thread, large ones as before; work in threads is done once, and its errors are raised."""
 
 import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
 from diffclust.solvers.cpu import threads as solver_threads
-from diffclust.threads import is_small, one_thread, small_in_one_thread
+from diffclust.threads import ignored_warnings, is_small, one_thread, small_in_one_thread
 
 torch = pytest.importorskip("torch")
 
@@ -35,6 +37,51 @@ def test_threads_are_restored_also_after_an_error():
         fail()
     assert torch.get_num_threads() == 2
     assert threadpool_info() == before
+
+
+def test_jobs_of_two_threads_at_a_time_restore_what_was_before():
+    """The second begins when the first has set its limits, and ends after it."""
+    begun, ended = [[threading.Event(), threading.Event()] for _ in range(2)]
+
+    def job(number):
+        if number == 1:
+            begun[0].wait(60)
+        with one_thread():
+            begun[number].set()
+            begun[1].wait(60)
+            if number == 1:
+                ended[0].wait(60)
+        ended[number].set()
+
+    before = threadpool_info()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(job, range(2)))
+    assert threadpool_info() == before
+    with ThreadPoolExecutor(1) as fresh:
+        assert fresh.submit(torch.get_num_threads).result() == 2
+
+
+def test_warnings_are_ignored_in_two_threads_at_a_time():
+    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with ignored_warnings(UserWarning, "no such"):
+            first_in.set()
+            second_in.wait(60)
+        first_out.set()
+
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(first)
+        first_in.wait(60)
+        with ignored_warnings(UserWarning, "no such"):
+            second_in.set()
+            first_out.wait(60)
+            warnings.warn("No such thing", UserWarning, stacklevel=1)
+            with pytest.warns(UserWarning, match="another"):
+                warnings.warn("another", UserWarning, stacklevel=1)
+        job.result()
+    assert list(warnings.filters) == before
 
 
 def test_large_jobs_keep_their_threads():

@@ -355,6 +355,12 @@ def test_modules_refuse_bad_values_when_they_are_made(module, options):
 
 
 @EVERY_MODULE
+def test_a_similarity_is_a_name_or_a_function(module):
+    with pytest.raises(TypeError, match=r"similarity must be one of .* or a function, got None"):
+        module(2, similarity=None)
+
+
+@EVERY_MODULE
 def test_strict_module_refuses_a_batch_smaller_than_k(module):
     with pytest.raises(ValueError, match="n_clusters=7"):
         module(7, strict=True)(points(), LABELS)

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import logging
 import os
 import pickle
 import signal
@@ -790,6 +791,51 @@ def test_interrupt_leaves_a_checkpoint(tmp_path):
     assert_same_weights(resumed, fit(make_config(), x, known, progress=False))
 
 
+@pytest.mark.parametrize("column", [1.7e9 + np.arange(120) % 60, 1_700_000_000 + np.arange(120)])
+def test_columns_that_32_bits_do_not_tell_apart_are_named(column):
+    """Times in seconds since 1970 of one minute would all be equal."""
+    x, _, known = make_data()
+    times = np.stack([x[:, 0].astype(column.dtype), column], axis=1)
+    words = r"1 column of x, the first number 1, with values from 17000000.*Subtract the minimum"
+    with pytest.warns(UserWarning, match=words):
+        fit(make_config(n_steps=1), times, known, progress=False)
+    with pytest.warns(UserWarning, match=words):
+        fit_many([make_config(n_steps=1)], times, [known], progress=False)
+    with pytest.warns(UserWarning, match=words):
+        dc.cluster.ForestEmbedding(3, n_steps=1, cut="forest", device="cpu").fit(times, known)
+    for fine in (times - [0, 1_700_000_000], times // 2**7 * 2**7, times + [0, 10**6] * np.arange(120)[:, None]):
+        fit(make_config(n_steps=1), fine, known, progress=False)
+
+
+def spellings_of_rows(x):
+    pandas, sparse = pytest.importorskip("pandas"), pytest.importorskip("scipy.sparse")
+    return [x.astype(">f4"), x.astype(np.longdouble), x.astype(object), x.tolist(), sparse.csr_array(x),
+            pandas.DataFrame(x), pandas.DataFrame(x).convert_dtypes()]  # fmt: skip
+
+
+def test_all_spellings_of_rows_are_the_same():
+    x = make_data()[0]
+    for other in spellings_of_rows(x):
+        assert torch.equal(as_rows(other), torch.from_numpy(x))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.eye(3) * 1j, torch.eye(3) * 1j, [["a"], ["b"]], np.array([[None], [1.0]])],
+    ids=["complex", "tensor", "words", "missing"],
+)
+def test_rows_that_are_no_real_numbers_are_refused(x):
+    """torch would leave out imaginary parts, with a warning of its own."""
+    with pytest.raises((TypeError, ValueError), match=r"x must be real numbers, got|not a finite number"):
+        as_rows(x)
+
+
+def test_rows_to_validate_on_are_as_wide():
+    x, y, known = make_data()
+    with pytest.raises(ValueError, match=r"must have rows of shape \(5,\), as x has, got \(2,\)"):
+        fit(make_config(), x, known, validation=(x[:9, :2], y[:9]), progress=False)
+
+
 def test_fit_in_a_thread():
     x, _, known = make_data()
     modules = []
@@ -797,6 +843,50 @@ def test_fit_in_a_thread():
     thread.start()
     thread.join()
     assert len(modules) == 1
+
+
+class StartAnother(Callback):
+    """Starts another training in a thread when its own begins, and gives it a second."""
+
+    def __init__(self, another):
+        self.thread, self.began, self.ended = threading.Thread(target=another), threading.Event(), threading.Event()
+
+    def on_train_start(self, trainer, pl_module):
+        self.thread.start()
+        self.began.wait(1)
+
+
+class OutlastTheOther(Callback):
+    """Ends its training after that of the other."""
+
+    def __init__(self, other):
+        self.other = other
+
+    def on_train_start(self, trainer, pl_module):
+        self.other.began.set()
+
+    def on_train_end(self, trainer, pl_module):
+        self.other.ended.wait(10)
+
+
+def test_trainings_in_two_threads_do_not_see_each_other():
+    x, _, known = make_data()
+    found = []
+    first = StartAnother(lambda: found.append(train(8, [OutlastTheOther(first)])))
+
+    def train(seed, callbacks=()):
+        return fit(make_config(n_steps=2, seed=seed), x, known, progress=False, callbacks=callbacks)
+
+    def shared_state():
+        return torch.get_rng_state().tolist(), list(warnings.filters), logging.getLogger("lightning.pytorch").level
+
+    before = shared_state()
+    found.append(train(7, [first]))
+    first.ended.set()
+    first.thread.join()
+    assert shared_state() == before
+    for seed, module in zip((7, 8), found, strict=True):
+        assert_same_weights(module, train(seed))
 
 
 def test_early_stopping_returns_the_best_weights(tmp_path):
@@ -1022,6 +1112,7 @@ def test_a_step_that_could_not_be_captured_is_logged(monkeypatch, caplog):
         {"n_clusters": 0}, {"n_clusters": 2.0}, {"batch_size": True}, {"labelled_fraction": 0}, {"epsilon": 0.0},
         {"validation_fraction": 1.0}, {"schedule": "step"}, {"augment": "mixup"}, {"monitor": "loss"}, {"patience": 0},
         {"noise_start": 0.0}, {"seed": -1}, {"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup_steps": -1},
+        {"learning_rate": None}, {"labelled_fraction": "x"}, {"validation_fraction": [0.1]}, {"timeout": "45"},
     ],
 )  # fmt: skip
 def test_bad_settings(changes):

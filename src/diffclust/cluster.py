@@ -206,7 +206,7 @@ class SpanningForestClustering(FittedPartition, ClusterMixin, BaseEstimator):
             reachability=self.reachability,
             n_neighbors=self.n_neighbors,
         )
-        warn_of_more_clusters(found, wanted)
+        warn_of_another_number(found, wanted)
         self._set_fitted(found, labels)
         self.free_hierarchy_ = found.free_hierarchy
         return self
@@ -271,10 +271,11 @@ class SpanningForestClustering(FittedPartition, ClusterMixin, BaseEstimator):
         return shares if X is None else shares[self._joined(X)]
 
 
-def warn_of_more_clusters(found: Partition, asked: int | None) -> None:
-    """General cannot-links may leave the greedy with more clusters than were asked for."""
-    if asked is not None and found.n_clusters > asked:
-        message = f"n_clusters={asked}, but with these pairs {found.n_clusters} clusters were found."
+def warn_of_another_number(found: Partition, asked: int | None) -> None:
+    """General cannot-links may leave the greedy with more clusters than asked for, equal rows k-means with fewer."""
+    if asked is not None and found.n_clusters != asked:
+        reason = "with these pairs" if found.n_clusters > asked else f"by cut {found.evidence.cut!r} of equal rows"
+        message = f"n_clusters={asked}, but {reason} {found.n_clusters} clusters were found."
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 

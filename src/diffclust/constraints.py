@@ -64,8 +64,9 @@ class Constraints:
             labels: integers of shape (n,), or (..., n) for a batch of problems. Every negative one is unknown, so
                 torch's -100, too, and so is what a NumPy array masks. Torch tensors and JAX arrays stay where they are,
                 unread.
-            weights: of the labels' shape, how much each label counts, in units of the similarity; inf is hard, None is
-                hard for all. A pair of labels of which one is soft has the smaller of their weights.
+            weights: how much each label counts, in units of the similarity: a number for all, or of the labels' shape;
+                inf is hard, None is hard for all. A pair of labels of which one is soft has the smaller of their
+                weights.
 
         Returns:
             The constraints, in the label form.
@@ -92,7 +93,7 @@ class Constraints:
             raise ValueError(f"labels must have shape (n,) or (..., n) with n >= 1, got shape {tuple(labels.shape)}.")
         if weights is None:
             return cls(labels=labels)
-        weights = check_weights("weights", weights, tuple(labels.shape)) if on_host else weights
+        weights = check_weights("weights", weights, tuple(labels.shape)) if on_host else _beside(labels, weights)
         if tuple(weights.shape) != tuple(labels.shape):
             raise ValueError(f"weights must have the labels' shape {tuple(labels.shape)}, got {tuple(weights.shape)}.")
         where, hard = namespace_of(labels).where, weights == float("inf")
@@ -143,7 +144,7 @@ class Constraints:
         must = check_pairs("must_link", must_link, int(n_points))
         cannot = check_pairs("cannot_link", cannot_link, int(n_points))
         if must_weights is None and cannot_weights is None:
-            return _from_closed_relation(_close(int(n_points), must, cannot))
+            return _from_hard_pairs(int(n_points), must, cannot)
         weight = {
             name: check_weights(name, np.inf if given is None else given, (len(pairs),))
             for name, given, pairs in (("must_weights", must_weights, must), ("cannot_weights", cannot_weights, cannot))
@@ -321,7 +322,8 @@ class Constraints:
 
 def all_apart(apart: NDArray[np.bool_]) -> bool:
     """Whether any two groups must stay apart: then they are the classes of labels."""
-    return bool((apart | np.eye(len(apart), dtype=bool)).all())
+    n = len(apart)
+    return bool(np.count_nonzero(apart) - np.count_nonzero(np.diagonal(apart)) == n * (n - 1))
 
 
 def _scalar(value: Any) -> Array:
@@ -338,8 +340,8 @@ def _check_readable(name: str, array: Any) -> None:
 
 
 def _check_integers(name: str, dtype: Any) -> None:
-    """Works for the dtypes of every framework: "int64", "torch.int64"."""
-    if "int" not in str(dtype):
+    """Works for the dtypes of every framework: "int64", "torch.int64", NumPy's ">i4"."""
+    if "int" not in str(dtype) and getattr(dtype, "kind", "") not in tuple("iu"):
         raise TypeError(f"{name} must be integers, got {dtype}. Convert them, -1 where one is unknown.")
 
 
@@ -368,6 +370,15 @@ def _soft_pairs(
     np.add.at(between, tuple(leader[pairs].T), signed)
     between += between.T
     return np.where(relation == UNKNOWN, between[leader][:, leader], 0.0)
+
+
+def _beside(labels: Array, weights: Any) -> Array:
+    """Weights of a torch tensor or JAX array as one; a number stands for all."""
+    xp = namespace_of(labels)
+    if framework_of(weights) == "numpy":
+        placed = {"device": labels.device} if framework_of(labels) == "torch" else {}
+        weights = xp.asarray(check_weights("weights", weights, tuple(labels.shape)).copy(), **placed)
+    return xp.broadcast_to(weights, labels.shape) if weights.ndim == 0 else weights
 
 
 def _soft_labels(labels: Array, weights: Array) -> Array:
@@ -417,15 +428,28 @@ def join_knowledge(
     first = np.flatnonzero(labels >= 0)[first]  # a point of each class
     rows = np.flatnonzero(labels >= 0)
     star = np.stack([first[np.searchsorted(names, labels[rows])], rows], axis=1)
-    classes = np.stack([side.ravel() for side in np.meshgrid(first, first)], axis=1)
     must = np.concatenate([must, star[star[:, 0] != star[:, 1]]])
-    cannot = np.concatenate([cannot, classes[classes[:, 0] < classes[:, 1]]])
     component = _components(n, must, cannot)
+    _check_classes(first, component, must)
     involved = np.zeros(n, bool)
     involved[np.concatenate([must.ravel(), cannot.ravel(), rows])] = True
     group = np.full(n, -1, np.int64)
     numbers, group[involved] = np.unique(component[involved], return_inverse=True)
-    return group, _apart(group, cannot, len(numbers))
+    apart = _apart(group, cannot, len(numbers))
+    if len(first):
+        classes = group[first]
+        apart[np.ix_(classes, classes)] = True
+        apart[classes, classes] = False
+    return group, apart
+
+
+def _check_classes(first: NDArray[np.intp], component: NDArray[np.int32], must: NDArray[np.intp]) -> None:
+    """A ValueError if must-links join points of two classes, given by a point of each; there may be many classes."""
+    order = np.argsort(component[first], kind="stable")
+    same = np.flatnonzero(np.diff(component[first[order]]) == 0)
+    if len(same):
+        i, j = np.sort(first[order[same[0] : same[0] + 2]])
+        raise ValueError(_explain_contradiction(int(i), int(j), must))
 
 
 def _components(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -450,9 +474,10 @@ def _close(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> NDArray[
 
 def _apart(group: NDArray[Any], cannot: NDArray[np.intp], n_groups: int) -> NDArray[np.bool_]:
     """(groups, groups) which of them cannot-links keep apart."""
-    apart = np.zeros((n_groups, n_groups), bool)
-    apart[group[cannot[:, 0]], group[cannot[:, 1]]] = True
-    return apart | apart.T
+    apart = np.zeros((n_groups, n_groups), bool)  # needs memory only where it is written to
+    first, second = group[cannot].T
+    apart[first, second] = apart[second, first] = True
+    return apart
 
 
 def _relation(group: NDArray[Any], apart: NDArray[np.bool_]) -> NDArray[np.int8]:
@@ -497,7 +522,8 @@ def find_chain(
 
 def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which pairs to take in turn, so that none contradicts those taken before."""
-    leader = list(range(int(pairs.max(initial=-1)) + 1))
+    ends, numbers = np.unique(pairs, return_inverse=True)  # few of them, however large
+    leader = list(range(len(ends)))
     apart: list[set[int]] = [set() for _ in leader]
     taken = np.zeros(len(pairs), bool)
 
@@ -506,7 +532,7 @@ def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_
             leader[a] = a = leader[leader[a]]
         return a
 
-    for number, (i, j) in enumerate(pairs.tolist()):
+    for number, (i, j) in enumerate(numbers.reshape(-1, 2).tolist()):
         a, b = find(i), find(j)
         if same[number]:
             taken[number] = b not in apart[a]
@@ -525,6 +551,18 @@ def consistent(pairs: NDArray[Any], same: NDArray[np.bool_]) -> NDArray[np.bool_
     return taken
 
 
+def _from_hard_pairs(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -> Constraints:
+    """Label form if pairs say no more than labels; then no matrix of all points is made."""
+    group, apart = join_knowledge(np.full(n, UNKNOWN), must[must[:, 0] != must[:, 1]], cannot)
+    if not all_apart(apart):
+        return _from_closed_relation(_close(n, must, cannot))
+    points = np.flatnonzero(group >= 0)
+    _, first = np.unique(group[points], return_index=True)
+    labels = np.full(n, UNKNOWN, np.int64)
+    labels[points] = points[first][group[points]]  # the smallest point of one's group
+    return Constraints(labels=labels)
+
+
 def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
     """Label form if everything known is of that form: any two groups that are constrained at all stay apart."""
     n = relation.shape[-1]
@@ -539,16 +577,22 @@ def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
 
 def _chromatic_bound(relation: NDArray[np.int8]) -> int:
     """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
+    different = relation == DIFFERENT
+    constrained = np.flatnonzero(different.any(-1))
+    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
+    return bound_of_groups(different[np.ix_(leaders, leaders)])
+
+
+def bound_of_groups(apart: NDArray[np.bool_]) -> int:
+    """The same for groups, of which some must stay apart."""
     from scipy.sparse.csgraph import connected_components
 
-    different = relation == DIFFERENT
-    constrained = np.flatnonzero(different.any(-1))  # one colour is enough for all others
+    constrained = np.flatnonzero(apart.any(-1))  # one colour is enough for all others
     if not len(constrained):
         return 1
-    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
-    apart = different[np.ix_(leaders, leaders)]
+    apart = apart[np.ix_(constrained, constrained)]
     if all_apart(apart):
-        return len(leaders)
+        return len(apart)
     # Two copies of each group, and edges between copies only: a bipartite graph falls into twice as many pieces.
     doubled = np.block([[np.zeros_like(apart), apart], [apart, np.zeros_like(apart)]])
     if connected_components(doubled)[0] == 2 * connected_components(apart)[0]:

@@ -7,14 +7,15 @@ of the graph of groups, guided by distances (:func:`colour_groups`).
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.constraints import all_apart
+from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
+from diffclust.threads import ignored_warnings
 
 RESTARTS, PAIR_RESTARTS = 10, 3  # with pairs a start takes longer
 MANY_CLUSTERS = 20  # above it, k-means starts at the centres of k-means without knowledge, and spectral smooths
@@ -107,7 +108,8 @@ def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) 
     distance, nearest = NearestNeighbors(n_neighbors=n_neighbours).fit(points).kneighbors()
     reach = distance[:, n_neighbours // 2]  # the scale of each row's surroundings
     scale = np.maximum(reach[:, None] * reach[nearest], np.finfo(np.float64).tiny)
-    weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
+    with np.errstate(over="ignore"):  # among equal rows
+        weight = np.exp(-(distance**2) / scale) + 1e-6  # equal and far rows stay connected
     graph = csr_array((weight.ravel(), (np.repeat(np.arange(n), n_neighbours), nearest.ravel())), shape=(n, n))
     return kmeans(spectral_rows(graph.maximum(graph.T), n_clusters, seed), knowledge, n_clusters, seed)
 
@@ -151,7 +153,7 @@ def _consensus(points: Floats, knowledge: Knowledge, n_clusters: int, seed: int)
         found = kmeans(smooth, knowledge, n_clusters, seed + number, free_restarts=1)
         shares.append(around @ csr_array((ones, (np.arange(n), found)), (n, n_clusters)))
     room = min(n_clusters, CONSENSUS_DIMENSIONS)
-    joined = TruncatedSVD(room, random_state=seed).fit_transform(hstack(shares).tocsr())
+    joined = plain(TruncatedSVD(room, random_state=seed)).fit_transform(hstack(shares).tocsr())
     return kmeans(joined, knowledge, n_clusters, seed)
 
 
@@ -233,7 +235,7 @@ def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0
     group = knowledge.group
     if n_clusters == 1:
         return np.zeros(len(group), np.int64)
-    rows = StandardScaler().fit_transform(np.asarray(points, np.float64))
+    rows = plain(StandardScaler()).fit_transform(np.asarray(points, np.float64))
     known = group >= 0
     model = logistic_regression(rows[known], group[known])
     return by_first_row(np.where(known, group, model.predict(rows)))
@@ -243,8 +245,7 @@ def logistic_regression(points: Floats, labels: Ints) -> Any:
     """scikit-learn's, fitted."""
     from sklearn.linear_model import LogisticRegression
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The number of unique classes is greater")  # one label a class is enough
+    with ignored_warnings(message="The number of unique classes is greater"):  # one label a class is enough
         return LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points, labels)
 
 
@@ -264,7 +265,7 @@ def leading_components(points: Floats, most: int) -> Floats:
     if points.shape[1] > most:
         from sklearn.decomposition import PCA
 
-        points = PCA(min(most, len(points)), random_state=0).fit_transform(points)
+        points = plain(PCA(min(most, len(points)), random_state=0)).fit_transform(points)
     size = np.sqrt((points**2).mean())
     return points / size if size > 0 else points
 
@@ -326,8 +327,7 @@ def _free_centres(points: Floats, n_clusters: int, seed: int, restarts: int) -> 
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
+    with ignored_warnings(ConvergenceWarning):  # where rows are equal there are fewer clusters
         model = KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
     return np.asarray(model.cluster_centers_, np.float64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping
@@ -12,17 +13,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils import ClassifierTags, check_random_state
+from sklearn.utils import ClassifierTags, assert_all_finite, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import FittedPartition, SpanningForestClustering, warn_of_more_clusters
+from diffclust.cluster import FittedPartition, SpanningForestClustering, warn_of_another_number
 from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition
 from diffclust.placing import joined_rows
+from diffclust.training.data import warn_of_lost_digits
+from diffclust.training.loop import with_own_backbone
 
 # Arguments that are settings of TrainingConfig.
 SHARED_SETTINGS = (
@@ -58,8 +61,9 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             again as are labelled, and takes the number with which hidden classes are found again
             (``partition_.evidence.candidates`` and ``.interval``).
         backbone: "linear", "mlp", "residual", "committee" (the mean of four of those), "cnn" (images),
-            "package.module:attribute", a torch module, or a function ``input_shape -> module``. "auto" is "cnn" for
-            images of at least 8 x 8, "committee" for more than 20 clusters, and else "residual".
+            "package.module:attribute", a torch module, of which a copy is trained, or a function
+            ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, "committee" for more than 20
+            clusters, and else "residual".
         embedding_dim: width of the embedding, for the named backbones; "auto" is 16, and 64 for more than 20 clusters.
         epsilon, n_draws: size of the perturbation, and number of draws; see :func:`diffclust.perturbed_value`. "auto"
             is 0.5, and for images a perturbation that grows from 0.5 to 2.
@@ -193,7 +197,11 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         X = self._validate(X, reset=True)
         known, labels = self._join(y, constraints, len(X))
         wanted = self._wanted(known)
-        self.module_ = training.fit(self._config(), X, known, progress=self.progress)
+        config = self._config()
+        self.module_ = training.fit(with_own_backbone(config), X, known, progress=self.progress)
+        untrained = self.module_.config
+        if config.backbone != "auto":  # a module is not the copy that is trained now
+            untrained = dataclasses.replace(untrained, backbone=config.backbone)
         self.loss_curve_ = self.module_.loss_curve
         self.embedding_ = training.embed(self.module_, X, device=self.device)
         self._n_features_out = self.embedding_.shape[1]
@@ -205,10 +213,10 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             reachability=self.reachability,
             cut=self.cut,
             rows=training.scaled_rows(self.module_, X),
-            retrain=training.retrainer(self.module_.config, X),
+            retrain=training.retrainer(untrained, X),
             seed=self.module_.config.seed,
         )
-        warn_of_more_clusters(found, wanted)
+        warn_of_another_number(found, wanted)
         self._set_fitted(found, labels)
         return self
 
@@ -220,11 +228,17 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
                 self,
                 X,
                 reset=reset,
-                dtype=[np.float32, np.uint8],
+                dtype=[np.float32, np.uint8, np.float64, np.int64, np.int32, np.uint64, np.uint32],
                 accept_sparse=("csr", "csc"),
                 allow_nd=True,
                 ensure_min_samples=2 if reset else 1,
             )
+        if checked.dtype not in (np.float32, np.uint8):
+            if reset:
+                warn_of_lost_digits(checked)
+            with np.errstate(over="ignore"):
+                checked = checked.astype(np.float32)
+            assert_all_finite(checked, estimator_name=type(self).__name__, input_name="X")
         return to_dense(checked)
 
     def _join(
@@ -273,11 +287,17 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             )
         return training.TrainingConfig(**{**settings, **options})
 
-    @property
-    def clustering_(self) -> SpanningForestClustering:
-        """The clusters of the embedding as a fitted estimator: the old form of ``partition_``."""
+    def __getattr__(self, name: str) -> Any:
+        """``clustering_``, the old form of ``partition_``. It is no property, because displays read all of these."""
+        if name != "clustering_":
+            return object.__getattribute__(self, name)  # raises what it raised before
+        return self._clustering()
+
+    def _clustering(self) -> SpanningForestClustering:
+        """The clusters of the embedding as a fitted estimator."""
+        check_is_fitted(self)
         message = "ForestEmbedding.clustering_ is now partition_, hierarchy_ and min_cluster_size_."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
         model = SpanningForestClustering(
             self.n_clusters_, min_cluster_size=self.min_cluster_size_, reachability=self.reachability
         )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from diffclust import confidence
 from diffclust.cuts import logistic_regression
+from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
@@ -265,7 +266,7 @@ def hidden_chances(points: NDArray[Any], told: Labels, labels: Labels) -> NDArra
     rows = np.flatnonzero((labels >= 0) & (told < 0) & np.isin(labels, classes))
     if len(classes) < 2 or not len(rows):
         return chances
-    scaled = StandardScaler().fit_transform(np.asarray(points, np.float64))
+    scaled = plain(StandardScaler()).fit_transform(np.asarray(points, np.float64))
     model = logistic_regression(scaled[told >= 0], told[told >= 0])
     chances[rows] = 0
     chances[np.ix_(rows, model.classes_)] = model.predict_proba(scaled[rows])

@@ -22,6 +22,7 @@ from diffclust.validation import (
     check_count,
     check_edges,
     check_flag,
+    check_groups,
     check_hard,
     check_neighbors,
     check_points,
@@ -396,7 +397,9 @@ class Hierarchy:
         if min_cluster_size not in self._cuts:
             from diffclust.solvers.tree import guarded_cuts
 
-            self._cuts[min_cluster_size] = guarded_cuts(self.edges, self.n_points, min_cluster_size, self.n_fixed)
+            cuts = guarded_cuts(self.edges, self.n_points, min_cluster_size, self.n_fixed)
+            cuts.flags.writeable = False  # it is given again at the next call
+            self._cuts[min_cluster_size] = cuts
         return self._cuts[min_cluster_size]
 
     def constrained(self, constraints: Constraints, min_cluster_size: int = 1) -> Hierarchy:
@@ -442,6 +445,7 @@ class Hierarchy:
         """:meth:`constrained` by :meth:`Constraints.groups`, for which no matrix of all points is needed."""
         from diffclust.solvers.tree import constrain, separate
 
+        group, apart = check_groups(group, apart, self.n_points)
         if self.n_fixed:
             raise ValueError("This hierarchy is constrained already. Join the constraints and start from the free one.")
         min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)

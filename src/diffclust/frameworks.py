@@ -33,7 +33,8 @@ def namespace_of(array: Any) -> Any:
 def to_numpy(array: Any, name: str = "the array") -> np.ndarray:
     """The array on the host, detached; no copy where it is there already. ``name`` is for the error."""
     if framework_of(array) == "torch":
-        return array.detach().cpu().numpy()
+        on_host = array.detach().cpu()
+        return (on_host.float() if "bfloat16" in str(array.dtype) else on_host).numpy()
     refuse_masked(name, array)
     return np.asarray(array)
 
@@ -49,6 +50,11 @@ def explain_words() -> Iterator[None]:
         raise ValueError(
             f"X must be numbers: {error}. diffclust.tables.read_table(frame).features makes numbers of words and dates."
         ) from error
+
+
+def plain(transformer: Any) -> Any:
+    """A transformer of scikit-learn that gives arrays, also where its global ``transform_output`` asks for frames."""
+    return transformer.set_output(transform="default")
 
 
 def refuse_masked(name: str, array: Any) -> None:

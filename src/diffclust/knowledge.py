@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from diffclust.constraints import (
     Constraints,
     all_apart,
+    bound_of_groups,
     check_pairs,
     check_weights,
     consistent,
     find_chain,
     join_knowledge,
 )
+from diffclust.frameworks import fill_unknown, to_numpy
 
 Pairs = Iterable[tuple[int, int]] | NDArray[Any] | None
 Weights = float | str | Iterable[float] | NDArray[Any] | None
@@ -100,7 +102,7 @@ class Knowledge:
         """Labels and pairs together.
 
         Args:
-            labels: (n,) integers, negative where unknown.
+            labels: (n,) integers, negative or masked where unknown.
             must_link: pairs of rows of one cluster.
             cannot_link: pairs of rows of different clusters.
             must_weights: how sure each must-link is, as log-odds: 2.2 is right in 9 of 10 cases. A number, or one for
@@ -112,9 +114,11 @@ class Knowledge:
             What is known.
 
         Raises:
-            ValueError: hard labels and pairs contradict each other. The message names the chain of pairs.
+            TypeError: labels are not integers.
+            ValueError: hard labels and pairs contradict each other, and the message names the chain of pairs; or labels
+                or weights have a wrong shape or range.
         """
-        known = np.maximum(np.asarray(labels, np.int64), -1)
+        known = _as_labels(labels)
         must, cannot = (pairs if hasattr(pairs, "shape") else list(pairs or ()) for pairs in (must_link, cannot_link))
         if must_weights is None and cannot_weights is None and label_weights is None:
             group, apart = join_knowledge(known, must, cannot)
@@ -278,11 +282,19 @@ class Knowledge:
     def agrees(self, clusters: Any) -> NDArray[np.bool_]:
         """Which of :meth:`statements` clusters (n,) agree with; that of a class is the one with most of its labels."""
         said = self.statements()
-        extended = np.append(clusters, np.full(int(self.labels.max(initial=-1)) + 1, -1))
-        for label in np.unique(self.labels[self.labels >= 0]):
-            extended[self.n_points + label] = np.bincount(np.asarray(clusters)[self.labels == label]).argmax()
-        one, other = extended[said.ends].T
+        _, found = np.unique(self._check_clusters(clusters), return_inverse=True)
+        classes = np.unique(self.labels[self.labels >= 0])
+        of_classes = [np.bincount(found[self.labels == label]).argmax() for label in classes]
+        number = self.n_points + np.searchsorted(self.n_points + classes, said.ends)
+        ends = np.where(said.ends < self.n_points, said.ends, number)
+        one, other = np.append(found, np.array(of_classes, np.int64))[ends].T
         return np.asarray((one == other) == said.same)
+
+    def _check_clusters(self, clusters: Any) -> NDArray[Any]:
+        found = to_numpy(clusters, "clusters")
+        if found.shape != (self.n_points,):
+            raise ValueError(f"clusters must be those of the {self.n_points} rows, got shape {found.shape}.")
+        return found
 
     def _describe(self, number: int) -> tuple[str, tuple[int, int], float]:
         """Kind, pair and weight of a statement; of a label, the pair is row and class."""
@@ -311,7 +323,7 @@ class Knowledge:
         """A lower bound on the number of clusters; exact where all groups are apart."""
         if self.all_apart:
             return max(1, len(self.apart))
-        return int(Constraints.from_groups(np.arange(len(self.apart)), self.apart).min_clusters)
+        return bound_of_groups(self.apart)
 
     @property
     def max_clusters(self) -> int:
@@ -331,6 +343,27 @@ class Knowledge:
         return Constraints.from_groups(group, self.apart) if (group >= 0).any() else None
 
 
+def _as_labels(labels: Any) -> NDArray[np.int64]:
+    """(n,) whole numbers, -1 where unknown."""
+    given = to_numpy(fill_unknown(labels, -1), "labels")
+    if given.dtype.kind == "O":  # as pandas has integers, some of them
+        given = np.array(given.tolist())
+    if given.ndim != 1:
+        raise ValueError(f"labels must have shape (n,), one for each row, got shape {given.shape}.")
+    whole = given.dtype.kind in "iub" or (given.dtype.kind == "f" and bool((given == np.floor(given)).all()))
+    if len(given) and not whole:
+        raise TypeError(
+            f"labels must be integers, -1 where unknown, got {given.dtype}. Of names or missing values, "
+            "diffclust.labels.parse_labels(labels, n).codes are such integers."
+        )
+    given = given.astype({"b": np.int64, "f": np.float64}.get(given.dtype.kind, given.dtype))
+    if len(given) and given.max() >= 2**63:
+        raise ValueError(f"labels must fit into int64, got {given.max()}. Number the classes from 0.")
+    known = np.full(len(given), -1, np.int64)
+    known[given >= 0] = given[given >= 0]
+    return known
+
+
 def _as_weights(name: str, given: Weights, length: int) -> Floats:
     if given is None:
         given = np.inf
@@ -338,7 +371,7 @@ def _as_weights(name: str, given: Weights, length: int) -> Floats:
         if given != "auto":
             raise ValueError(f"{name} must be numbers from 0 to inf, or 'auto', got {given!r}.")
         return np.full(length, np.nan)
-    numbers = np.asarray(given, np.float64)
+    numbers = np.asarray(to_numpy(given, name), np.float64)
     unknown = np.isnan(numbers)
     return np.where(unknown, np.nan, check_weights(name, np.where(unknown, 0.0, numbers), (length,)))
 

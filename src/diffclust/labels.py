@@ -82,10 +82,11 @@ def parse_labels(y: Any, n_points: int) -> ClassLabels:
         raise ValueError(f"y must have one label for each of the {n_points} points, got shape {values.shape}.")
     known = np.ones(n_points, bool) if masked is None else ~masked
     if values.dtype.kind == "O":
+        values = _decoded(values)
         known &= np.array([not _is_missing(value) for value in values], bool)
         values = _of_one_kind(values, known)
-    if values.dtype.kind in "US":
-        values = values.astype(str)
+    if values.dtype.kind == "S":
+        values = _decoded(values.astype(object)).astype(str)
     if values.dtype.kind in "OU":
         known &= [name.strip().lower() not in UNKNOWN_NAMES for name in values.astype(str)]
     else:
@@ -106,6 +107,16 @@ def _as_array(y: Any) -> NDArray[Any]:
     if framework_of(y) != "numpy":
         return to_numpy(y)
     return np.asarray(y) if hasattr(y, "__array__") else np.asarray(y, object)
+
+
+def _decoded(values: NDArray[Any]) -> NDArray[Any]:
+    """Objects with the text of those that are bytes, which is what HDF5 files hold."""
+    are_bytes = np.array([isinstance(value, bytes) for value in values], bool)
+    if not are_bytes.any():
+        return values
+    values = values.copy()
+    values[are_bytes] = [value.decode("utf-8", "backslashreplace") for value in values[are_bytes]]
+    return values
 
 
 def _is_missing(value: Any) -> bool:
@@ -140,6 +151,7 @@ def _whole_numbers(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np
     if values.dtype.kind not in "biuf":
         raise _unknown_type(str(values.dtype))
     given = values[known]
+    given = given.astype(np.float64) if given.dtype == np.float16 else given  # which overflows beside int64
     if given.dtype.kind == "f" and not (np.isfinite(given).all() and np.array_equal(given, np.floor(given))):
         raise _unknown_type(str(values.dtype))
     if given.size and given.max() > np.iinfo(np.int64).max:

@@ -244,6 +244,8 @@ def fenchel_young_loss(
         adjacency = np.asarray(to_numpy(adjacency, "adjacency"), problem.given.dtype)
     elif framework_of(similarity) == "jax":
         adjacency = xp.asarray(adjacency, problem.given.dtype)
+    elif framework_of(adjacency) != "torch":
+        adjacency = xp.asarray(to_numpy(adjacency, "adjacency"), dtype=problem.given.dtype, device=problem.given.device)
     if tuple(adjacency.shape) != (*problem.batch_shape, problem.n_points, problem.n_points):
         raise ValueError(
             f"adjacency must have the shape of the similarity, {tuple(np.shape(similarity))}, got "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from diffclust._typing import Array
@@ -19,7 +20,29 @@ def _check_labels(labels_true: Array, labels_pred: Array) -> tuple[NDArray[Any],
         raise ValueError(f"labels_true has {len(true)} points, labels_pred has {len(pred)}: they must be equal.")
     if len(true) == 0:
         raise ValueError("labels are empty: at least one point is needed.")
+    for name, labels in (("labels_true", true), ("labels_pred", pred)):
+        if labels.dtype.kind == "O":
+            missing = np.array([_is_missing(label) for label in labels])
+        else:
+            missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(1, bool)
+        if missing.any():
+            raise ValueError(
+                f"{name} has no label at {int(missing.argmax())}. Score the points whose label is known, or give the "
+                "others a label of their own."
+            )
     return true, pred
+
+
+def _is_missing(label: Any) -> bool:
+    """None, nan, and pandas.NA, which does not say whether it is equal to itself."""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)
+
+
+def _contingency(labels_true: Array, labels_pred: Array) -> Any:
+    """(classes, clusters) how many points are in both, sparse: records have about as many clusters as points."""
+    from sklearn.metrics.cluster import contingency_matrix
+
+    return contingency_matrix(*_check_labels(labels_true, labels_pred), sparse=True)
 
 
 def connectivity_error(labels_true: Array, labels_pred: Array) -> float:
@@ -42,12 +65,10 @@ def connectivity_error(labels_true: Array, labels_pred: Array) -> float:
         >>> connectivity_error([0, 0, 1, 1], [5, 5, 5, 7])
         0.375
     """
-    from sklearn.metrics.cluster import contingency_matrix
-
-    table = contingency_matrix(*_check_labels(labels_true, labels_pred))
+    table = _contingency(labels_true, labels_pred)
     # Pairs together in one and not in the other: |T| + |P| - 2 |T and P|.
-    together_true, together_pred = (table.sum(1) ** 2).sum(), (table.sum(0) ** 2).sum()
-    return float(together_true + together_pred - 2 * (table**2).sum()) / float(table.sum()) ** 2
+    together_true, together_pred = (np.square(np.asarray(table.sum(axis))).sum() for axis in (1, 0))
+    return float(together_true + together_pred - 2 * (table.data**2).sum()) / float(table.sum()) ** 2
 
 
 def matched_accuracy(labels_true: Array, labels_pred: Array) -> float:
@@ -67,11 +88,16 @@ def matched_accuracy(labels_true: Array, labels_pred: Array) -> float:
         >>> matched_accuracy([0, 0, 1, 1], [5, 5, 5, 7])
         0.75
     """
-    from scipy.optimize import linear_sum_assignment
-    from sklearn.metrics.cluster import contingency_matrix
+    from scipy.sparse import hstack, identity
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
-    table = contingency_matrix(*_check_labels(labels_true, labels_pred))
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum())
+    table = _contingency(labels_true, labels_pred)
+    n_classes, n_clusters = table.shape
+    # Each class may also stay alone. That counts half a point for all classes together, so it never pays.
+    wide = hstack([table.astype(np.float64), identity(n_classes) * (0.5 / n_classes)], format="csr")
+    classes, clusters = min_weight_full_bipartite_matching(wide, maximize=True)
+    matched = clusters < n_clusters
+    return float(table[classes[matched], clusters[matched]].sum() / table.sum())
 
 
 def _of_sklearn(name: str) -> Callable[[Array, Array], float]:

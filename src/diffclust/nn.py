@@ -53,6 +53,8 @@ class _OnEmbeddings(nn.Module):
             raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
         if n_clusters < 1:
             raise ValueError(f"n_clusters must be at least 1, got {n_clusters}.")
+        if not isinstance(similarity, str) and not callable(similarity):
+            raise TypeError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
         if isinstance(similarity, str) and similarity not in SIMILARITIES:
             raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
         if reachability is not None and not (is_integer(reachability) and reachability >= 1):

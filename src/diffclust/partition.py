@@ -33,11 +33,13 @@ from diffclust.evidence import (
     most_likely_number,
 )
 from diffclust.forest import Hierarchy
+from diffclust.frameworks import is_integer, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import choose_n_clusters, soft_memberships
 from diffclust.threads import small_in_one_thread
+from diffclust.validation import check_count, check_points
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
@@ -167,9 +169,17 @@ class Partition:
 
         Returns:
             (m,) numbers of clustered points, of equal ones the first.
+
+        Raises:
+            TypeError: new points are not real numbers.
+            ValueError: they are not finite, or have not as many columns as what was clustered.
         """
+        x = check_points(x)
+        if x.shape[1] != self.points.shape[1]:
+            raise ValueError(f"new points must have {self.points.shape[1]} columns, got shape {tuple(x.shape)}.")
         if self.metric != "precomputed":
-            return solvers_of_points.nearest_points(self.points, np.asarray(x, np.float64), self.metric)
+            return solvers_of_points.nearest_points(self.points, np.asarray(to_numpy(x), np.float64), self.metric)
+        x = to_numpy(x)
         return x.argmin(1) if _are_distances(self.points) else x.argmax(1)
 
     def memberships(self, *, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0) -> NDArray[np.float64]:
@@ -257,7 +267,7 @@ def partition(
     >>> found.clusters.tolist(), found.names(["cat", "dog"])
     ([0, 0, 0, 1, 1, 2, 2], ['cat', 'dog', 'new 1'])
     """
-    points = np.asarray(embedding, np.float64)
+    points = np.asarray(to_numpy(embedding, "embedding"), np.float64)
     knowledge = Knowledge.from_constraints(knowledge, len(points))
     of_pairs = None
     if knowledge.is_soft:
@@ -281,7 +291,7 @@ def partition(
         numbers = compare_numbers(splits, functools.partial(_cut_all, names=NUMBER_CUTS), knowledge.labels)
         n_clusters = min(max(most_likely_number(numbers), knowledge.min_clusters), knowledge.max_clusters)
     if cut == "robust forest" and reachability is None:
-        reachability = min(ROBUST_NEIGHBOURS, len(points) - 1)
+        reachability = min(ROBUST_NEIGHBOURS, len(points) - 1) or None
     free = spanning_tree(points, metric, reachability, n_neighbors) if tree is None else tree
     hierarchy, k, guard = _cut_tree(
         free, knowledge, n_clusters, min_cluster_size, lambda: similarities(points, metric, reachability)
@@ -432,7 +442,9 @@ def check_cut(cut: str, n_clusters: int | None, knowledge: Knowledge) -> None:
 
 
 def check_n_clusters(n_clusters: int, knowledge: Knowledge) -> None:
-    """A ValueError if the knowledge does not allow so many clusters."""
+    """An error if this is no integer, or the knowledge does not allow so many clusters."""
+    if not is_integer(n_clusters):
+        raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
     lowest, highest = knowledge.min_clusters, knowledge.max_clusters
     if not lowest <= n_clusters <= highest:
         raise ValueError(
@@ -469,7 +481,7 @@ def _cut_tree(
     Raises:
         ValueError: ``n_clusters`` cannot be reached with the size guard.
     """
-    given = 1 if min_cluster_size == "auto" else int(min_cluster_size)
+    given = 1 if min_cluster_size == "auto" else check_count("min_cluster_size", min_cluster_size, free.n_points)
     hierarchy = _constrain(free, knowledge, given, similarity)
     lowest, highest = hierarchy.feasible_clusters(given)
     if n_clusters is None:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from diffclust._typing import Array
 from diffclust.constraints import Constraints
 from diffclust.forest import Hierarchy
-from diffclust.frameworks import fill_unknown, to_numpy
+from diffclust.frameworks import fill_unknown, is_integer, to_numpy
 from diffclust.similarity import standardize
 from diffclust.solvers import Request, solver_for
-from diffclust.validation import check_choice, check_draws, check_similarity
+from diffclust.validation import check_choice, check_constraints, check_draws, check_similarity
 
 CRITERIA = ("gap", "stability", "labels")
 
@@ -53,6 +53,7 @@ def soft_memberships(
         The shares.
 
     Raises:
+        TypeError: ``n_clusters`` is no integer, or ``constraints`` are no :class:`diffclust.Constraints`.
         ValueError: labels are not (n,) numbers from 0, or another argument is out of its range.
 
     Example:
@@ -60,7 +61,7 @@ def soft_memberships(
         >>> soft_memberships(s, [0, 0, 1, 1]).tolist()
         [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
-    matrix = standardize(check_similarity(similarity))
+    matrix, constraints = _check_problem(similarity, constraints)
     labels, n_clusters = _check_clusters(labels, n_clusters, len(matrix))
     shares = np.zeros((len(labels), n_clusters))
     for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
@@ -71,11 +72,25 @@ def soft_memberships(
     return shares / n_draws
 
 
+def _check_problem(similarity: Array, constraints: Any) -> tuple[NDArray[Any], Constraints | None]:
+    """One standardised similarity (n, n), and what is known about its points."""
+    matrix = check_similarity(similarity)
+    if matrix.ndim != 2:
+        raise ValueError(f"similarity must be of one problem, shape (n, n), got shape {matrix.shape}.")
+    return standardize(matrix), check_constraints(constraints, len(matrix), ())
+
+
+def _check_integer(name: str, value: Any) -> int:
+    if not is_integer(value):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    return int(value)
+
+
 def _check_clusters(labels: Array, n_clusters: int | None, n: int) -> tuple[NDArray[Any], int]:
     labels = to_numpy(labels, "labels")
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(f"labels must be {n} integers, shape ({n},), got {labels.dtype} of shape {labels.shape}.")
-    k = int(labels.max()) + 1 if n_clusters is None else n_clusters
+    k = int(labels.max()) + 1 if n_clusters is None else _check_integer("n_clusters", n_clusters)
     outside = labels[(labels < 0) | (labels >= k)]
     if len(outside):
         raise ValueError(f"labels must be numbered from 0 to {k - 1}, got {outside[0]}.")
@@ -112,6 +127,7 @@ def soft_connectivity(
         The shares.
 
     Raises:
+        TypeError: ``n_clusters`` is no integer, or ``constraints`` are no :class:`diffclust.Constraints`.
         ValueError: an argument is out of its range.
 
     Example:
@@ -119,7 +135,8 @@ def soft_connectivity(
         >>> soft_connectivity(s, 2)[0].tolist()
         [1.0, 1.0, 0.0, 0.0]
     """
-    matrix = standardize(check_similarity(similarity))
+    matrix, constraints = _check_problem(similarity, constraints)
+    _check_integer("n_clusters", n_clusters)
     together = np.zeros(matrix.shape)
     for hierarchy in _perturbed_hierarchies(matrix, constraints, min_cluster_size, epsilon, n_draws, seed):
         found = _labels(hierarchy, n_clusters, min_cluster_size)
@@ -205,6 +222,7 @@ def choose_n_clusters(
         The number of clusters, and the score of each candidate.
 
     Raises:
+        TypeError: an argument has a wrong type.
         ValueError: there is no such criterion, or what it needs is missing or of a wrong shape.
 
     Example:
@@ -214,6 +232,12 @@ def choose_n_clusters(
         3
     """
     check_choice("criterion", criterion, CRITERIA)
+    if not isinstance(hierarchy, Hierarchy):
+        raise TypeError(
+            f"hierarchy must be a Hierarchy, got {type(hierarchy).__name__}. Make one with Hierarchy.from_points or "
+            ".from_similarity."
+        )
+    _check_integer("max_clusters", max_clusters)
     n = hierarchy.n_points
     guard = default_guard(n) if min_cluster_size is None else min_cluster_size
     lowest, highest = hierarchy.feasible_clusters(guard)
@@ -240,7 +264,9 @@ def _relative_gaps(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: i
     weights = hierarchy.weights[hierarchy.guarded_cuts(guard)].astype(np.float64)
     free = hierarchy.weights[hierarchy.n_fixed :].astype(np.float64)
     strongest = free.max(initial=-np.inf)
-    heights = np.append(strongest - weights, strongest - np.median(free))  # where the guard allows no further cut
+    middle = np.median(free) if len(free) else strongest
+    with np.errstate(over="ignore", invalid="ignore"):
+        heights = np.append(strongest - weights, strongest - middle)  # where the guard allows no further cut
     lowest, _ = hierarchy.feasible_clusters(guard)
     last = candidates - lowest - 1  # position of the last cut that k clusters need; -1: none
     needed = np.where(last >= 0, heights[last], np.inf)
@@ -254,7 +280,12 @@ def _agreements(hierarchy: Hierarchy, candidates: NDArray[np.int64], guard: int,
 
     if labels is None:
         raise ValueError("criterion='labels' needs labels=, one for each point, -1 where unknown.")
-    labels = to_numpy(fill_unknown(labels, -1))
+    labels = to_numpy(fill_unknown(labels, -1), "labels")
+    if labels.dtype.kind not in "iubf":
+        raise TypeError(
+            f"labels must be numbers, -1 where unknown, got {labels.dtype}. Of names, "
+            "diffclust.labels.parse_labels(labels, n).codes are such numbers."
+        )
     known = labels >= 0
     if labels.shape != (hierarchy.n_points,) or not known.any():
         raise ValueError(

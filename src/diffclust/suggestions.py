@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from diffclust.confidence import neighbour_shares
 from diffclust.cuts import logistic_regression
+from diffclust.frameworks import is_integer, plain
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.threads import small_in_one_thread
@@ -76,7 +77,7 @@ def suggest(model: Any, n: int = 20, kind: str = "rows") -> Any:
 
     Raises:
         ValueError: ``n`` or ``kind`` is wrong.
-        TypeError: the model is of another type.
+        TypeError: the model is of another type, or ``n`` is no integer.
 
     Example:
         >>> from diffclust.partition import partition
@@ -87,6 +88,8 @@ def suggest(model: Any, n: int = 20, kind: str = "rows") -> Any:
     """
     if kind not in ("rows", "pairs"):
         raise ValueError(f"kind must be 'rows' or 'pairs', got {kind!r}.")
+    if not is_integer(n):
+        raise TypeError(f"n must be an integer, got {n!r}.")
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}.")
     state = _state_of(model)
@@ -114,6 +117,8 @@ class _State:
 
 
 def _state_of(model: Any) -> _State:
+    if hasattr(model, "fit") and not hasattr(model, "partition_"):
+        raise TypeError(f"{type(model).__name__} is not fitted: call its fit first.")
     found = getattr(model, "partition_", model)
     if isinstance(found, Partition):
         names = getattr(model, "cluster_numbers_", range(found.n_clusters))
@@ -172,7 +177,7 @@ def _uncertainty(state: _State) -> Floats:
     labels = state.knowledge.labels[known]
     if state.metric == "precomputed" or len(np.unique(labels)) < 2:
         return uncertain
-    points = StandardScaler().fit_transform(np.asarray(state.points, np.float64))
+    points = plain(StandardScaler()).fit_transform(np.asarray(state.points, np.float64))
     model = logistic_regression(points[known], labels)
     # 0 where it is sure of the class of most answers in the cluster, 1 where another is as likely, 2 at most.
     chances = model.predict_proba(points)

@@ -7,9 +7,13 @@ not depend on the number of cores. A large job keeps the settings of the process
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import re
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +25,41 @@ SMALL_BATCH = 2**29  # multiply-adds of a network's forward pass
 SMALL_SET = 2**36  # coordinates of all pairs of rows: a search for neighbours takes a few seconds in one thread
 
 
+class _Inside:
+    """How many threads are inside of :func:`one_thread`, and torch's number of threads before the first of them.
+
+    To set it in one thread changes what torch says in another that has not asked before.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count, self.before = 0, 0  # 0: not known, torch was not loaded
+        self.own = threading.local()
+
+    @contextmanager
+    def enter(self, torch: Any) -> Iterator[int]:
+        """Gives the number to restore."""
+        if getattr(self.own, "inside", False):
+            yield torch.get_num_threads() if torch else 1
+            return
+        with self.lock:
+            self.before = self.before if self.count else 0
+            self.count += 1
+            if torch and not self.before:
+                self.before = torch.get_num_threads()
+            before = self.before
+        self.own.inside = True
+        try:
+            yield before
+        finally:
+            self.own.inside = False
+            with self.lock:
+                self.count -= 1
+
+
+_INSIDE = _Inside()
+
+
 @contextmanager
 def one_thread(if_: bool = True) -> Iterator[None]:
     """Torch, and the OpenMP and BLAS libraries that are loaded, in one thread; restored afterwards."""
@@ -30,8 +69,7 @@ def one_thread(if_: bool = True) -> Iterator[None]:
     from threadpoolctl import threadpool_limits
 
     torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch else 1
-    with threadpool_limits(1):
+    with _INSIDE.enter(torch) as before, threadpool_limits(1):
         if torch:
             torch.set_num_threads(1)
         try:
@@ -39,6 +77,21 @@ def one_thread(if_: bool = True) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+@contextmanager
+def ignored_warnings(category: type[Warning] = Warning, message: str = "", module: str = "") -> Iterator[None]:
+    """Ignores warnings of a category, and of a start of their text or name of their module; in several threads, too."""
+    # warnings.catch_warnings restores the whole list of filters. Where two threads overlap, one keeps the other's.
+    patterns = (re.compile(message, re.IGNORECASE) if message else None, re.compile(module) if module else None)
+    ignored: Any = ("ignore", patterns[0], category, patterns[1], 0)
+    filters: Any = warnings.filters
+    filters.insert(0, ignored)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # another library may have put back a list of before
+            filters.remove(ignored)
 
 
 def small_in_one_thread(function: Callable[P, R]) -> Callable[P, R]:

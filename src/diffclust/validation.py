@@ -152,7 +152,8 @@ def check_floating(name: str, array: Array) -> Array:
     """A torch tensor or JAX array of floating point numbers; half precision becomes float32. Values are not read."""
     kind = str(array.dtype)
     if "float" not in kind:
-        raise TypeError(f"{name} must be floating point, got {kind}. Convert first, e.g. with .float().")
+        conversion = ".float()" if framework_of(array) == "torch" else ".astype('float32')"
+        raise TypeError(f"{name} must be floating point, got {kind}. Convert first, e.g. with {conversion}.")
     if "32" in kind or "64" in kind:
         return array
     return array.float() if framework_of(array) == "torch" else array.astype("float32")
@@ -260,7 +261,7 @@ def check_points(points: Array) -> Array:
     """Finite real points (n, d), as they came if they are a tensor on a GPU of CUDA, else as a NumPy array."""
     on_host = framework_of(points) != "torch" or not points.is_cuda
     if on_host:
-        points = to_numpy(points.float() if "bfloat16" in str(getattr(points, "dtype", "")) else points, "points")
+        points = to_numpy(points, "points")
         if points.dtype.kind not in "iubf":
             raise TypeError(f"points must be real numbers, got dtype {points.dtype}.")
     if points.ndim != 2:
@@ -304,6 +305,18 @@ def check_edges(edges: Array, weights: Array, n_points: int) -> tuple[NDArray[np
         pairs, strength = pairs[real], strength[real]
     low, high = pairs.min(1), pairs.max(1)
     return np.stack([low, high], axis=1).astype(np.int32), strength
+
+
+def check_groups(group: Array, apart: Array, n_points: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Groups of points (n,), -1 for none, and which groups are apart, or an error. Compiled code reads by them."""
+    group, apart = to_numpy(group, "group"), to_numpy(apart, "apart")
+    if group.shape != (n_points,) or group.dtype.kind not in "iu":
+        raise ValueError(f"group must be {n_points} integers, got {group.dtype} of shape {group.shape}.")
+    if apart.ndim != 2 or apart.shape[0] != apart.shape[1] or group.max(initial=-1) >= len(apart):
+        raise ValueError(
+            f"apart must be a matrix over the groups 0 to {group.max(initial=-1)}, got shape {apart.shape}."
+        )
+    return group.astype(np.int64, copy=False), apart.astype(bool, copy=False)
 
 
 def check_constraints(constraints: Any, n_points: int, batch_shape: tuple[int, ...]) -> Constraints | None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.frameworks import plain
+
 FEW_POINTS = 30  # with fewer points neighbourhoods are too small for t-SNE
 WIDE = 50  # with more dimensions t-SNE starts from principal components
 ITERATIONS = 500
@@ -43,7 +45,7 @@ def _principal(points: NDArray[np.float64], n_components: int) -> NDArray[np.flo
     from sklearn.decomposition import PCA
 
     n_components = min(n_components, *points.shape)
-    return PCA(n_components, svd_solver="randomized", random_state=0).fit_transform(points)
+    return plain(PCA(n_components, svd_solver="randomized", random_state=0)).fit_transform(points)
 
 
 def _tsne(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -55,4 +57,4 @@ def _tsne(points: NDArray[np.float64]) -> NDArray[np.float64]:
     # One thread adds in a fixed order, so the map of a run is the same every time.
     with threadpool_limits(1):
         tsne = TSNE(2, init="pca", perplexity=min(30.0, (len(points) - 1) / 3), max_iter=ITERATIONS, random_state=0)
-        return tsne.fit_transform(points)
+        return plain(tsne).fit_transform(points)

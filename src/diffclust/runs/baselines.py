@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from diffclust.backbones import is_image
 from diffclust.forest import Hierarchy
 from diffclust.metrics import clustering_scores
 from diffclust.tables import Table
-from diffclust.threads import small_in_one_thread
+from diffclust.threads import ignored_warnings, small_in_one_thread
 
 BASELINE_ROWS = 5000  # methods on the raw data cluster at most this many rows
 
@@ -75,8 +74,7 @@ def _kmeans(points: NDArray[Any], n_clusters: int, seed: int) -> NDArray[np.int3
 
     # scikit-learn accepts only seeds of 32 bits.
     small_seed = seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
+    with ignored_warnings(ConvergenceWarning):  # fewer distinct points than clusters
         return KMeans(n_clusters, n_init=10, random_state=small_seed).fit_predict(points)
 
 

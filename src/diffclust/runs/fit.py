@@ -28,6 +28,7 @@ from diffclust.runs.results import Run, save_run
 from diffclust.runs.summary import make_metrics, write_run_report
 from diffclust.tables import Table, listed
 from diffclust.tables.texts import vectors_file
+from diffclust.training.loop import with_own_backbone
 
 COLD_STEPS = training.TrainingConfig.n_steps  # of trainings that do not start with the weights of an earlier run
 
@@ -130,7 +131,7 @@ def fit_run(
 
         last = folder / training.LAST
         module = training.fit(
-            config,
+            with_own_backbone(config),  # the baseline and the choice of a cut start from an untrained one
             table.features,
             knowledge,
             folder=folder,
@@ -224,7 +225,8 @@ def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Kn
         "patience": None,
         "neighbours": 0,  # pairs of rows, which cross-entropy cannot use
     }
-    return training.fit(dataclasses.replace(config, **changes), table.features, knowledge.labels, progress=False)
+    config = with_own_backbone(dataclasses.replace(config, **changes))
+    return training.fit(config, table.features, knowledge.labels, progress=False)
 
 
 def _cluster(embeddings: NDArray[np.float32], *known: Any, **options: Any) -> Partition:
@@ -248,6 +250,8 @@ def _choose_scored(
 
 def hold_out(knowledge: Knowledge, share: float, seed: int) -> tuple[Knowledge, NDArray[np.int64]]:
     """The knowledge without a share of the labels of each class, and (n,) these labels, -1 elsewhere."""
+    if not 0 <= share <= 1:
+        raise ValueError(f"holdout must be from 0 to 1, a share of the labels of each class, got {share}.")
     held_out = np.full(knowledge.n_points, -1, np.int64)
     rng = np.random.default_rng(seed)
     for label in np.unique(knowledge.labels[knowledge.labels >= 0]):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.frameworks import plain
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import looks_like_id
 from diffclust.tables.table import listed, no_column, shortened
@@ -128,7 +129,7 @@ class Encoding:
 
         medians = [column.fill or 0.0 for column in self.columns for _ in column.feature_names()]
         # The median of one row is that row: this is an imputer with the medians of the run.
-        return SimpleImputer(strategy="median").fit(np.array([medians])).transform(features)
+        return plain(SimpleImputer(strategy="median")).fit(np.array([medians])).transform(features)
 
 
 def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tuple[Encoding, list[str]]:
@@ -354,7 +355,7 @@ def _one_hot(series: Any, column: Column) -> tuple[NDArray[np.float64], str]:
 
     values = category_texts(series)
     encoder = OneHotEncoder(categories=[list(column.categories)], handle_unknown="ignore", sparse_output=False)
-    features = encoder.fit(np.array([[column.categories[0]]], object)).transform(values[:, None])
+    features = plain(encoder).fit(np.array([[column.categories[0]]], object)).transform(values[:, None])
     new = values[features.sum(1) == 0]
     if len(new) == 0:
         return features, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,15 +17,16 @@ from torch.utils.data import DataLoader, IterableDataset
 from diffclust.backbones import InputScaling
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.doubt import believe
-from diffclust.frameworks import framework_of, to_numpy
+from diffclust.frameworks import framework_of, plain, to_dense, to_numpy
 from diffclust.knowledge import Knowledge
-from diffclust.threads import small_in_one_thread
+from diffclust.threads import ignored_warnings, small_in_one_thread
 from diffclust.training.settings import TrainingConfig
 
 Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of steps, and moves (steps, n, ...) of images
 
 LENDING_ROWS = 20_000  # among which labels are lent, at most
 LONGEST_BLOCK = {"cpu": 10, "cuda": 100}  # steps, after which a progress bar moves
+FEW_VALUES = 64  # of a column, to which its values are rounded
 CHECKED_ROWS = 65_536  # at a time, so that rows in a mapped file need not fit into memory
 
 
@@ -38,11 +40,13 @@ def as_rows(x: Any) -> Tensor:
         The rows.
 
     Raises:
+        TypeError: these are no real numbers.
         ValueError: the shape is none of these, or a number is not finite.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # we do not write to it
-        x = torch.from_numpy(np.ascontiguousarray(to_numpy(x, "x"))) if not isinstance(x, Tensor) else x.detach()
+    with ignored_warnings(message="The given NumPy array is not writable"):  # we do not write to it
+        x = torch.from_numpy(np.ascontiguousarray(_real_numbers(x))) if not isinstance(x, Tensor) else x.detach()
+    if x.is_complex():
+        raise TypeError(f"x must be real numbers, got {x.dtype}.")
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"x must be features (n, d) or images (n, H, W[, C]), got shape {tuple(x.shape)}.")
     if x.ndim == 4 and x.shape[-1] <= 4 < x.shape[1]:  # then the last axis is taken for the channels
@@ -56,6 +60,44 @@ def as_rows(x: Any) -> Tensor:
             row = first + int((~finite).nonzero()[0])
             raise ValueError(f"row {row} of x has a value that is not a finite number (of 32 bits). Fill or remove it.")
     return x
+
+
+def _real_numbers(x: Any) -> NDArray[Any]:
+    """An array of a type that torch knows. Sparse rows become dense, objects of nullable columns numbers."""
+    array = to_numpy(to_dense(x), "x")
+    if array.dtype.kind == "O":
+        with contextlib.suppress(TypeError, ValueError):
+            array = array.astype(np.float64)
+    if array.dtype.kind not in "iubfc":
+        raise TypeError(
+            f"x must be real numbers, got dtype {array.dtype}. Of a data frame, "
+            "diffclust.tables.read_table(frame).features are such numbers."
+        )
+    if array.dtype == np.longdouble:
+        return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def warn_of_lost_digits(x: Any) -> None:
+    """A warning about columns of which 32-bit floats tell few values apart, such as times in seconds since 1970."""
+    if framework_of(x) != "numpy" or hasattr(x, "toarray"):
+        return
+    x = np.asarray(x)
+    if x.ndim != 2 or x.size == 0 or x.dtype.kind not in "iuf" or x.dtype.itemsize < 4 or x.dtype == np.float32:
+        return
+    low, high = x.min(0).astype(np.float64), x.max(0).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+        few = np.flatnonzero((low < high) & (high - low < FEW_VALUES * step))
+    lost = [column for column in few if (x[:, column] != x[:, column].astype(np.float32)).any()]
+    if lost:
+        first = lost[0]
+        warnings.warn(
+            f"{len(lost)} column{'s' * (len(lost) > 1)} of x, the first number {first}, with values from {low[first]} "
+            f"to {high[first]}: 32-bit floats, with which networks are trained, hardly tell these apart. Subtract the "
+            "minimum of such a column first.",
+            stacklevel=3,
+        )
 
 
 def as_labels(y: Any, n_rows: int) -> Tensor:
@@ -77,6 +119,7 @@ def as_problem(
     config: TrainingConfig, x: Any, y: Any
 ) -> tuple[Tensor, Tensor, NDArray[np.bool_] | None, TrainingConfig]:
     """Rows, labels (groups of Knowledge), which labels are apart (None: all), and the config without "auto"."""
+    warn_of_lost_digits(x)
     if isinstance(y, Knowledge) and y.is_soft:
         rows = as_rows(x)
         scale = InputScaling(tuple(rows.shape[1:]), config.scaling).fit(rows)
@@ -138,9 +181,8 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
     classes = np.searchsorted(names.numpy(), labels[known].numpy())
     middles = np.stack([rows[len(takers) :][classes == number].mean(0) for number in range(len(names))])
     middles = _with_far_rows(middles, rows, max(n_clusters, len(names)), rng)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows are equal there are fewer clusters
-        found = KMeans(len(middles), init=middles, n_init=1, tol=0, random_state=0).fit(rows)
+    with ignored_warnings(ConvergenceWarning):  # where rows are equal there are fewer clusters
+        found = plain(KMeans(len(middles), init=middles, n_init=1, tol=0, random_state=0)).fit(rows)
     distances, clusters = found.transform(rows[: len(takers)]), found.labels_[: len(takers)]
     lent = labels.clone()
     for number, (name, count) in enumerate(zip(names.tolist(), counts.tolist(), strict=True)):
@@ -204,6 +246,9 @@ class ForestData(pl.LightningDataModule):
         self.nearest: NDArray[np.int64] | None = None  # others of each row, if rows come with a neighbour
         self.validation_rows: list[Tensor] = []
         if validation is not None:
+            if validation[0].shape[1:] != x.shape[1:]:
+                shapes = tuple(x.shape[1:]), tuple(validation[0].shape[1:])
+                raise ValueError("validation=(x, y) must have rows of shape {}, as x has, got {}.".format(*shapes))
             self._validate_on(*validation, np.arange(len(validation[0])), np.empty(0, np.int64))
         elif n_held_out := round(config.validation_fraction * len(known)):
             order = np.random.default_rng(config.seed).permutation(known)

@@ -24,11 +24,12 @@ from diffclust.forest import spanning_forest
 from diffclust.threads import one_thread
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
-from diffclust.training.data import Block, ForestData, as_problem, as_rows, as_rows_and_labels
+from diffclust.training.data import Block, ForestData, as_problem, as_rows, as_rows_and_labels, warn_of_lost_digits
 from diffclust.training.loop import (
     choose_device,
     interruptible,
     needs_one_thread,
+    one_at_a_time,
     private_random_state,
     quiet_lightning,
 )
@@ -40,6 +41,7 @@ from diffclust.training.steps import PRECISIONS, Steps
 SHARED = ("validate_every", "precision", "device")  # settings that must be the same for all networks
 
 
+@one_at_a_time
 def fit_many(
     configs: Sequence[TrainingConfig],
     x: Any,
@@ -90,6 +92,7 @@ def fit_many(
         raise ValueError(
             f"precision must be one of {PRECISIONS} for networks side by side, got {configs[0].precision!r}."
         )
+    warn_of_lost_digits(x)
     rows = as_rows(x)
     if resume is not None:
         _check_fleet(resume)

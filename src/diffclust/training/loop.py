@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import logging
 import signal
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
 from diffclust.knowledge import Knowledge
-from diffclust.threads import is_small, one_thread
+from diffclust.threads import ignored_warnings, is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
@@ -44,6 +44,24 @@ OF_EVERY_STEP = (  # hooks of callbacks that Lightning calls between the parts o
 )
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+TRAINING = threading.RLock()
+
+
+def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a training: in several threads, they take turns."""
+
+    # It seeds torch's global generators and quiets Lightning's loggers, which all threads share.
+    @functools.wraps(function)
+    def alone(*arguments: P.args, **options: P.kwargs) -> R:
+        with TRAINING:
+            return function(*arguments, **options)
+
+    return alone
+
+
+@one_at_a_time
 def fit(
     config: TrainingConfig,
     x: Any,
@@ -81,6 +99,8 @@ def fit(
         ValueError: an argument or a device is wrong, which is found before anything is written.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended training after the current step; ``last.ckpt`` was written.
         ConnectionError: another rank ended or cannot be reached.
+
+    In several threads of one process, trainings take turns.
 
     On one GPU, steps are replays of a captured step where they can be; ``module.not_captured`` says why they were not.
     See ``TrainingConfig.capture``.
@@ -236,7 +256,8 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     embedding.
 
     Args:
-        config: of the training, decided (:meth:`TrainingConfig.resolve`).
+        config: of the training, decided (:meth:`TrainingConfig.resolve`). Of a backbone that is a module, which must be
+            untrained, each call trains a copy.
         x: (n, ...) rows.
 
     Returns:
@@ -254,9 +275,23 @@ def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[n
     )
 
     def retrain(knowledge: Knowledge) -> NDArray[np.float32]:
-        return embed(fit(short, x, knowledge, progress=False), x, device=config.device)
+        return embed(fit(with_own_backbone(short), x, knowledge, progress=False), x, device=config.device)
 
     return retrain
+
+
+def with_own_backbone(config: TrainingConfig) -> TrainingConfig:
+    """The settings with a copy of the backbone if that is a module, so that training leaves the given one as it is.
+
+    Args:
+        config: settings.
+
+    Returns:
+        The settings.
+    """
+    if not isinstance(config.backbone, torch.nn.Module):
+        return config
+    return dataclasses.replace(config, backbone=copy.deepcopy(config.backbone))
 
 
 def choose_device(device: str) -> str:
@@ -306,8 +341,7 @@ def quiet_lightning() -> Iterator[None]:
         "lightning.fabric.strategies.launchers.subprocess_script": logging.INFO,  # it reports a rank that ended
     }
     levels = {name: logging.getLogger(name).level for name in wanted}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
+    with ignored_warnings(module=r"lightning\..*"):
         for name, level in wanted.items():
             logging.getLogger(name).setLevel(level)
         try:

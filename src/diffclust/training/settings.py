@@ -157,6 +157,8 @@ class TrainingConfig:
             value = getattr(self, name)
             ok = value == automatic or (_is_real(value) and 0 < value < math.inf)
             _check(self, name, ok, f"above 0 and finite, or {automatic!r}")
+        for name in ("learning_rate", "weight_decay", "labelled_fraction", "validation_fraction", "timeout"):
+            _check(self, name, _is_real(getattr(self, name)), "a number")
         _check(self, "learning_rate", self.learning_rate > 0, "above 0")
         _check(self, "weight_decay", self.weight_decay >= 0, "at least 0")
         _check(self, "labelled_fraction", 0 < self.labelled_fraction <= 1, "above 0 and at most 1")

@@ -62,6 +62,8 @@ def place_both(
     points: NDArray[Any], others: NDArray[Any], metric: Metric
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two sets of points that are to be compared with each other, each as ``place`` returns it."""
+    if points.shape[1:] != others.shape[1:]:  # compiled code would read outside of the array
+        raise ValueError(f"points have shapes {points.shape} and {others.shape}: they must have as many columns.")
     placed, others_placed = place(points, metric), place(others, metric)
     _check_spread(metric, placed, others_placed)
     return placed, others_placed
