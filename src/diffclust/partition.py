@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust import confidence, cuts
+from diffclust import confidence, cuts, samples
 from diffclust.continuation import continue_clusters
 from diffclust.doubt import believe
 from diffclust.evidence import (
@@ -245,7 +245,9 @@ def partition(
         cut: how clusters are made, one of ``CUTS``. "auto" makes all of them and takes the one that agrees best with
             others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). It is the
             forest where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with
-            another metric than a Euclidean one, and for more than 20,000 points.
+            another metric than a Euclidean one, and with pairs for more than 20,000 points. Of so many points with
+            labels only, a sample of 10,000 is clustered, and the others go where their neighbours go
+            (:mod:`diffclust.samples`), unless the cut is the forest.
         rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too, but not of
             images (n, ...): what is near by its pixels is often of another class.
         retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
@@ -277,14 +279,16 @@ def partition(
         raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
     check_cut(cut, n_clusters, knowledge)
     compares = (
-        cut == "auto"
-        and reachability is None
-        and min_cluster_size == "auto"
-        and metric in ("sqeuclidean", "euclidean")
-        and len(points) <= MOST_POINTS
+        cut == "auto" and reachability is None and min_cluster_size == "auto" and metric in ("sqeuclidean", "euclidean")
     )
     splits: list[Split] = []
     numbers: dict[int, float] = {}
+    by_sample: _BySample | None = None
+    if len(points) > MOST_POINTS:
+        if compares and samples.can_sample(knowledge):
+            by_sample = _cluster_sample(points, knowledge, n_clusters, rows, retrain, seed, metric)
+            n_clusters = by_sample.n_clusters
+        compares = False
     if compares and retrain is not None:
         splits = [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
     if splits and n_clusters is None:
@@ -312,6 +316,10 @@ def partition(
             partitions[OF_PAIRS] = of_pairs
             evidence = replace(evidence, cut=OF_PAIRS)
         clusters = partitions.pop(evidence.cut)
+    elif by_sample is not None:
+        evidence, others = by_sample.evidence, by_sample.others
+        clusters = of_tree if evidence.cut == "forest" else by_sample.clusters
+        partitions = {str(number): each for number, each in enumerate(others)}
     elif evidence.cut not in ("forest", "robust forest"):
         clusters = CUTS[cut](points, knowledge, wanted)
     elif k > wanted and metric != "precomputed":
@@ -334,6 +342,54 @@ def partition(
         evidence,
         tuple(each for name, each in partitions.items() if is_voter(name)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _BySample:
+    """What clusters of a sample say about all points: see :attr:`Partition.clusters` and the like."""
+
+    clusters: NDArray[Any]
+    others: list[NDArray[Any]]
+    n_clusters: int
+    evidence: Evidence
+
+
+def _cluster_sample(
+    points: NDArray[Any],
+    knowledge: Knowledge,
+    n_clusters: int | None,
+    rows: Any,
+    retrain: Callable[[Knowledge], NDArray[Any]] | None,
+    seed: int,
+    metric: str,
+) -> _BySample:
+    """Clusters of a sample of the points by cut "auto", spread over all of them."""
+    some = samples.choose_rows(knowledge.labels, seed)
+
+    def retrain_sample(rest: Knowledge) -> NDArray[Any]:
+        assert retrain is not None
+        return np.asarray(retrain(samples.hide_alike(knowledge, some, rest)))[some]
+
+    found = partition(
+        points[some],
+        Knowledge.join(knowledge.labels[some]),
+        n_clusters,
+        cut="auto",
+        rows=None if rows is None else np.asarray(rows)[some],
+        retrain=None if retrain is None else retrain_sample,
+        seed=seed,
+        metric=metric,
+    )
+    of_input = found.evidence.cut.endswith(OF_INPUT)
+    seen = _few_components(rows) if of_input else points
+    clusters, *_ = samples.spread(seen, some, [found.clusters], knowledge.labels)
+    others = samples.spread(points, some, found.others, knowledge.labels)
+    evidence, chances = found.evidence, found.evidence.hidden_chances
+    if chances is not None:
+        of_all = np.full((len(points), chances.shape[1]), np.nan)
+        of_all[some] = chances
+        evidence = replace(evidence, hidden_chances=of_all)
+    return _BySample(clusters, others, found.n_clusters, evidence)
 
 
 def forest(

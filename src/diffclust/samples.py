@@ -1,0 +1,96 @@
+"""Clusters of very many rows: those of a sample, and every other row goes where its neighbours in the sample go.
+
+:func:`diffclust.partition.partition` takes a sample of more than 20,000 rows, chooses a cut for it, and calls
+:func:`spread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.knowledge import Knowledge
+from diffclust.solvers.points import nearest_of_each
+
+SAMPLE = 10_000  # rows
+LEAST_OF_CLASS = 20  # labelled rows of a class that are in the sample, as far as there are so many
+MOST_LABELLED = 0.5  # share of the sample that labelled rows may take
+VOTERS = 15  # rows of the sample around another row that say where it goes
+
+Ints = NDArray[np.int64]
+
+
+def can_sample(knowledge: Knowledge) -> bool:
+    """Whether a sample knows enough: there are labels only, and not of very many classes."""
+    n_classes = len(knowledge.apart)
+    has_pairs = len(knowledge.must_link) or len(knowledge.cannot_link)
+    return not has_pairs and n_classes * LEAST_OF_CLASS <= MOST_LABELLED * SAMPLE
+
+
+def choose_rows(labels: Ints, seed: int) -> Ints:
+    """The rows of a sample, in order: labelled rows, up to half of it, and others.
+
+    If there are more labelled rows, random ones are taken, but some of each class in any case.
+
+    Args:
+        labels: (n,) class of each row, -1 where unknown.
+        seed: of the choice.
+
+    Returns:
+        (10,000,) numbers of rows.
+    """
+    order = np.random.default_rng([seed, 4]).random(len(labels))
+    labelled = np.flatnonzero(labels >= 0)
+    for label in np.unique(labels[labelled]):
+        rows = np.flatnonzero(labels == label)
+        order[rows[np.argsort(order[rows])[:LEAST_OF_CLASS]]] = -1
+    labelled = labelled[np.argsort(order[labelled])[: int(MOST_LABELLED * SAMPLE)]]
+    others = np.flatnonzero(labels < 0)
+    others = others[np.argsort(order[others])[: SAMPLE - len(labelled)]]
+    return np.sort(np.concatenate([labelled, others]))
+
+
+def hide_alike(knowledge: Knowledge, sample: Ints, rest: Knowledge) -> Knowledge:
+    """What is left of the knowledge about all rows, where that about a sample has become the ``rest``.
+
+    Returns:
+        It. A class without a label in the rest has none here.
+    """
+    told = knowledge.labels[sample]
+    hidden = np.isin(knowledge.labels, np.setdiff1d(told[told >= 0], rest.labels))
+    hidden[sample[(told >= 0) & (rest.labels < 0)]] = True
+    return knowledge.forget(hidden)
+
+
+def spread(points: NDArray[Any], sample: Ints, partitions: Iterable[Ints], labels: Ints) -> list[Ints]:
+    """Partitions of all rows: those of a sample, and every other row goes where most of its 15 nearest rows there go.
+
+    Args:
+        points: (n, d) all rows.
+        sample: (m,) which of them were clustered.
+        partitions: (m,) clusters of these, which agree with the labels.
+        labels: (n,) class of each row, -1 where unknown. Each class has a labelled row in the sample.
+
+    Returns:
+        (n,) for each partition. They agree with the labels, too.
+
+    >>> points, labels = np.array([[0.0], [0.1], [5.0], [0.2], [5.2]]), np.array([0, -1, -1, -1, -1])
+    >>> [found.tolist() for found in spread(points, np.array([0, 2]), [np.array([1, 0])], labels)]
+    [[1, 1, 0, 1, 0]]
+    """
+    near = nearest_of_each(points[sample], points, min(VOTERS, len(sample)))[1]
+    classes, first = np.unique(labels[sample], return_index=True)
+    spread_out = []
+    for clusters in partitions:
+        names = clusters[near]
+        votes = np.stack([(names == name[:, None]).sum(1) for name in names.T], axis=1)
+        found = names[np.arange(len(names)), votes.argmax(1)]  # of equal votes the first, the nearest
+        found[sample] = clusters
+        for label, row in zip(classes.tolist(), first.tolist(), strict=True):
+            if label >= 0:
+                found[labels == label] = clusters[row]
+        spread_out.append(found.astype(np.int64))
+    return spread_out
