@@ -5,6 +5,11 @@ The interpreter needs milliseconds for a round of Prim with noise, so problems a
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -94,6 +99,20 @@ def some_views(rng, n_problems, n):
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """The interpreter does not check types. Machine code can be made without a GPU."""
+    script = Path(__file__).with_name("compile_kernels.py")
+    settings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    result = subprocess.run(
+        [sys.executable, script],
+        env=settings | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert int(result.stdout.split()[0]) > 50
 
 
 # ---------------------------------------------------------------------------------------------------- noise
