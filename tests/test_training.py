@@ -940,7 +940,13 @@ def test_nothing_on_the_console(capfd):
 def test_progress_bar(capfd):
     x, _, known = make_data()
     fit(make_config(n_steps=4), x, known)
-    assert "4/4" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    assert "4/4" in shown
+    assert "loss=" in shown
+    module = fit(make_config(**GROWING), x, known)  # what can be compared is shown, and not losses that only climb
+    shown = capfd.readouterr().err
+    assert f"loss at final noise={module.final_noise_losses[-1]['loss']:.4g}" in shown
+    assert " loss=" not in shown
 
 
 # ---------------------------------------------------------------------------------------------------- blocks of steps

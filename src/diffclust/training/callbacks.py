@@ -33,16 +33,19 @@ class StepBar(ProgressBar):
     ) -> None:
         """Moves the bar, and from time to time shows the metrics."""
         if self._bar is not None and self._bar.update(pl_module.done - self._bar.n):
-            self._show(trainer)
+            self._show(trainer, pl_module)
 
-    def _show(self, trainer: pl.Trainer) -> None:
-        shown = {name: f"{float(value):.4g}" for name, value in trainer.progress_bar_metrics.items()}
-        self._bar.set_postfix(shown, refresh=False)
+    def _show(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        metrics: dict[str, Any] = dict(trainer.progress_bar_metrics)
+        if measured := getattr(pl_module, "final_noise_losses", None):  # the losses of growing noise only climb
+            metrics.pop("loss", None)
+            metrics["loss at final noise"] = measured[-1]["loss"]
+        self._bar.set_postfix({name: f"{float(value):.4g}" for name, value in metrics.items()}, refresh=False)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Shows the last metrics and closes the bar."""
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Shows the last metrics, some of which the module measures when training ends, and closes the bar."""
         if self._bar is not None:
-            self._show(trainer)
+            self._show(trainer, pl_module)
         self._close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
