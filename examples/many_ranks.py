@@ -4,6 +4,7 @@ python examples/many_ranks.py                                  # one process
 torchrun --nproc-per-node 2 examples/many_ranks.py             # the same from two, up to rounding
 """
 
+import gc
 import os
 
 import torch
@@ -50,6 +51,8 @@ def main(n_steps: int = 100, batch_size: int = 128) -> list[float]:
             labels = dc.Hierarchy.from_points(network(x)).labels(n_clusters=10, min_cluster_size=20)
         print(f"ARI of all digits: {dc.metrics.clustering_scores(y.cpu().numpy(), labels)['ari']:.3f}")
     if ranks > 1:
+        del model, loss, loss_function  # what uses the group goes first: else a rank may abort when its process ends
+        gc.collect()
         dist.destroy_process_group()
     return losses
 
