@@ -75,13 +75,13 @@ def read_labels(
 
 def _by_id(path: Path, lines: list[list[str]], row_names: Sequence[str], column: int) -> NDArray[Any]:
     """Labels of rows by the ids in one column of a file with a header; the last other column has the labels."""
-    place = {name: row for row, name in enumerate(row_names)}
+    ids = set(row_names)
     labels: dict[str, str] = {}
     last = len(lines[0]) - (2 if column == len(lines[0]) - 1 else 1)
     for number, line in enumerate(lines[1:], 2):
         if any(line):
             name, label = (line[each].strip() if each < len(line) else "" for each in (column, last))
-            if name not in place:
+            if name not in ids:
                 raise ValueError(f"{path}, line {number}: no row of the data has the id {name!r}.")
             if labels.setdefault(name, label) != label:
                 raise ValueError(f"{path}, line {number}: {name!r} has two labels, {labels[name]!r} and {label!r}.")
