@@ -304,7 +304,7 @@ def partition(
     clusters = of_tree
     wanted = k if n_clusters is None else n_clusters
     evidence = Evidence(cut="forest" if cut == "auto" else cut)
-    partitions: dict[str, NDArray[Any]] = {}
+    others: list[NDArray[Any]] = []
     if compares:
         rows = _few_components(rows) if np.ndim(rows) == 2 else None
         tree_of_rows = functools.cache(lambda: spanning_tree(rows, "sqeuclidean"))
@@ -316,10 +316,10 @@ def partition(
             partitions[OF_PAIRS] = of_pairs
             evidence = replace(evidence, cut=OF_PAIRS)
         clusters = partitions.pop(evidence.cut)
+        others = [each for name, each in partitions.items() if is_voter(name)]
     elif by_sample is not None:
         evidence, others = by_sample.evidence, by_sample.others
         clusters = of_tree if evidence.cut == "forest" else by_sample.clusters
-        partitions = {str(number): each for number, each in enumerate(others)}
     elif evidence.cut not in ("forest", "robust forest"):
         clusters = CUTS[cut](points, knowledge, wanted)
     elif k > wanted and metric != "precomputed":
@@ -340,7 +340,7 @@ def partition(
         hierarchy,
         free,
         evidence,
-        tuple(each for name, each in partitions.items() if is_voter(name)),
+        tuple(others),
     )
 
 
@@ -380,10 +380,9 @@ def _cluster_sample(
         seed=seed,
         metric=metric,
     )
-    of_input = found.evidence.cut.endswith(OF_INPUT)
-    seen = _few_components(rows) if of_input else points
-    clusters, *_ = samples.spread(seen, some, [found.clusters], knowledge.labels)
-    others = samples.spread(points, some, found.others, knowledge.labels)
+    clusters, *others = samples.spread(points, some, [found.clusters, *found.others], knowledge.labels)
+    if found.evidence.cut.endswith(OF_INPUT):
+        clusters = samples.spread(_few_components(rows), some, [found.clusters], knowledge.labels)[0]
     evidence, chances = found.evidence, found.evidence.hidden_chances
     if chances is not None:
         of_all = np.full((len(points), chances.shape[1]), np.nan)

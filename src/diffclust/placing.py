@@ -36,7 +36,21 @@ def joined_rows(points: NDArray[Any], clusters: NDArray[Any], others: NDArray[An
     if clusters.max() < MANY_CLUSTERS:
         return solvers_of_points.nearest_points(points, others, "sqeuclidean")
     distance, near = solvers_of_points.nearest_of_each(points, others, min(VOTERS, len(points)))
-    names = clusters[near]
-    votes = np.stack([(names == name[:, None]).sum(1) for name in names.T], axis=1)
+    votes = count_votes(clusters[near])
     votes[distance == 0] = near.shape[1] + 1
     return near[np.arange(len(near)), votes.argmax(1)]  # of equal votes the first, the nearest
+
+
+def count_votes(clusters: NDArray[Any]) -> NDArray[np.int64]:
+    """How many neighbours of a row are in the cluster of each of them.
+
+    Args:
+        clusters: (m, neighbours) clusters of the neighbours of each row.
+
+    Returns:
+        (m, neighbours) counts.
+
+    >>> count_votes(np.array([[4, 7, 4]])).tolist()
+    [[2, 1, 2]]
+    """
+    return np.stack([(clusters == each[:, None]).sum(1) for each in clusters.T], axis=1)

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.knowledge import Knowledge
+from diffclust.placing import VOTERS, count_votes
 from diffclust.solvers.points import nearest_of_each
 
 SAMPLE = 10_000  # rows
 LEAST_OF_CLASS = 20  # labelled rows of a class that are in the sample, as far as there are so many
 MOST_LABELLED = 0.5  # share of the sample that labelled rows may take
-VOTERS = 15  # rows of the sample around another row that say where it goes
 
 Ints = NDArray[np.int64]
 
@@ -86,8 +86,7 @@ def spread(points: NDArray[Any], sample: Ints, partitions: Iterable[Ints], label
     spread_out = []
     for clusters in partitions:
         names = clusters[near]
-        votes = np.stack([(names == name[:, None]).sum(1) for name in names.T], axis=1)
-        found = names[np.arange(len(names)), votes.argmax(1)]  # of equal votes the first, the nearest
+        found = names[np.arange(len(names)), count_votes(names).argmax(1)]  # of equal votes the first, the nearest
         found[sample] = clusters
         for label, row in zip(classes.tolist(), first.tolist(), strict=True):
             if label >= 0:
