@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
 from diffclust import Hierarchy, mutual_reachability
-from diffclust.solvers.points import cells, neighbours, search, tiles
+from diffclust.solvers.points import cells, neighbours, search, tiles, vectors
 from diffclust.solvers.points.cells import LARGEST, divide, nearest_in_cells
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import nearest_points
@@ -163,6 +163,40 @@ def test_robust_tree_far_from_the_origin(where, metric):
     expected = Hierarchy.from_similarity(mutual_reachability(similarity_matrix(x, metric), 5))
     found = Hierarchy.from_points(x, metric, reachability=5)
     np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [1, 2, 7, 64])
+def test_distances_of_a_few_points_to_a_tile(d, number):
+    """All of them, in the order of the coordinates, of lanes of a tile and of points that stand alone."""
+    rng = np.random.default_rng(d)
+    xs, ys = (rng.normal(size=(3, d, vectors.WIDTH)).astype(number) for _ in range(2))
+    ys[1, :, -1] = np.inf  # as where the last tile is filled up
+    out = np.full(vectors.ROWS * vectors.WIDTH, np.nan, number)
+    for row in range(0, vectors.WIDTH, vectors.ROWS):
+        few = xs[2, :, row : row + vectors.ROWS]
+        gaps = np.abs(few[:, :, None] - ys[1][:, None])
+        for kind, expected in (
+            (tiles.SQUARED_EUCLIDEAN, (gaps.astype(float) ** 2).sum(0)),
+            (tiles.MANHATTAN, np.cumsum(gaps, 0, dtype=number)[-1]),
+            (tiles.CHEBYSHEV, gaps.max(0)),
+        ):
+            tolerance = 2 * d * np.finfo(number).eps if kind == tiles.SQUARED_EUCLIDEAN else 0
+            for points, a, first in ((xs, 2, row), (few[None].copy(), 0, 0)):
+                tiles.distances(kind, points, a, first, ys, 1, out)
+                np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=tolerance)
+
+
+def test_a_distance_is_the_same_both_ways_and_zero_for_equal_points():
+    x = np.random.default_rng(0).normal(size=(2, 33, vectors.WIDTH))
+    both = np.empty((2, vectors.WIDTH, vectors.WIDTH))
+    for b in range(2):
+        for row in range(0, vectors.WIDTH, vectors.ROWS):
+            tiles.distances(tiles.SQUARED_EUCLIDEAN, x, 1 - b, row, x, b, both[b, row : row + vectors.ROWS].reshape(-1))
+    assert np.array_equal(both[0], both[1].T)
+    out = np.empty(vectors.ROWS * vectors.WIDTH)
+    tiles.distances(tiles.SQUARED_EUCLIDEAN, x, 0, 8, x, 0, out)
+    assert (out.reshape(vectors.ROWS, -1)[:, 8 : 8 + vectors.ROWS].diagonal() == 0).all()
 
 
 @pytest.mark.parametrize("kind", ["random", "grid", "duplicates", "blobs"])

@@ -1,10 +1,10 @@
 """Points → a maximum spanning tree of their complete graph, without the n × n matrix.
 
 The way of the data: ``metrics.py`` places points in a geometry that the kernels know, and turns lengths back into
-similarities; ``tiles.py`` sorts the points into tiles; ``search.py`` lists each one's nearest others; ``boruvka.py``
-joins them to a tree; ``cpu.py`` calls these in turn. ``neighbours.py`` is the other way, for millions of points: an
-approximate neighbour graph, joined to one tree. ``cuda.py`` is the exact tree on a GPU, ``reachability.py`` that of
-robust single linkage.
+similarities; ``tiles.py`` sorts the points into tiles, to which ``vectors.py`` measures distances; ``search.py`` lists
+each one's nearest others; ``boruvka.py`` joins them to a tree; ``cpu.py`` calls these in turn. ``neighbours.py`` is the
+other way, for millions of points: an approximate neighbour graph, joined to one tree. ``cuda.py`` is the exact tree on
+a GPU, ``reachability.py`` that of robust single linkage.
 """
 
 from __future__ import annotations

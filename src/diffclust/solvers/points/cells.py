@@ -13,7 +13,8 @@ from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.threads import in_threads
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import nearest_points, replace_last
-from diffclust.solvers.points.tiles import ROWS, SQUARED_EUCLIDEAN, WIDTH, distances, select
+from diffclust.solvers.points.tiles import SQUARED_EUCLIDEAN, distances, select
+from diffclust.solvers.points.vectors import ROWS, WIDTH
 
 CELL = 64  # points of a cell, on average
 LARGEST = 4 * CELL  # points from which on a cell is divided again

@@ -29,12 +29,12 @@ from diffclust.solvers.points.search import FAR, improve, nearest_points
 from diffclust.solvers.points.tiles import (
     CHEBYSHEV,
     MANHATTAN,
-    ROWS,
     SQUARED_EUCLIDEAN,
     WIDTH,
     build_tree,
     places,
 )
+from diffclust.solvers.points.vectors import ROWS
 from diffclust.solvers.tree import number_trees
 
 FEW = 10_000  # points up to which the neighbours are exact

@@ -15,8 +15,6 @@ from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.threads import in_threads, max_threads
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.tiles import (
-    ROWS,
-    WIDTH,
     Tree,
     box_distance,
     build_tree,
@@ -27,6 +25,7 @@ from diffclust.solvers.points.tiles import (
     places,
     push_children,
 )
+from diffclust.solvers.points.vectors import ROWS, WIDTH
 
 LISTED = 8  # nearest others that are listed for each point: one vector; more cost more than they save, fewer run out
 ALWAYS_DESCEND = 4  # dimensions up to which the tree always leaves out most pairs
@@ -236,8 +235,12 @@ def worth_descending(tree: Tree, kind: int) -> bool:
         return True
     place, found = places(tree), (np.empty((len(tree.order), LISTED)), np.empty((len(tree.order), LISTED), np.int32))
     probes = np.unique(np.linspace(0, n_leaves - 1, 8).astype(np.int64)).tolist()
-    n_compared = sum(_from_leaves(kind, *tree, place, *found, leaf, leaf + 1) for leaf in probes)
-    return n_compared < WORTH_DESCENDING * len(probes) * len(place)
+    left = WORTH_DESCENDING * len(probes) * len(place)
+    for leaf in probes:
+        left -= _from_leaves(kind, *tree, place, *found, leaf, leaf + 1)
+        if left <= 0:
+            return False
+    return True
 
 
 def _all_pairs(tree: Tree, kind: int, found: Neighbours, report: Progress) -> None:

@@ -4,8 +4,9 @@ A tile is a (d, WIDTH) array, so that distances to its points run in vectors. Al
 is filled up with infinity, which is never close to anything. Nodes stand in preorder: a node over leaves lo..hi-1,
 middle m = (lo + hi) // 2, has its left child at node + 1 and its right child at node + 2 * (m - lo).
 
-Arithmetic: float64 differences, squared and added with fused multiply-adds, so equal points are at distance 0 and
-d(i, j) = d(j, i), bit for bit. Never |x|^2 + |y|^2 - 2<x, y>, which cancels.
+Arithmetic: float64 differences, squared and added in the order of the coordinates, with fused multiply-adds where the
+processor has them. So equal points are at distance 0 and d(i, j) = d(j, i), bit for bit. Never |x|^2 + |y|^2 -
+2<x, y>, which cancels.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from numpy.typing import NDArray
 
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.threads import in_threads
+from diffclust.solvers.points import vectors
+from diffclust.solvers.points.vectors import WIDTH
 
-WIDTH = 32
-ROWS = 4  # points whose distances to a tile are computed together: the tile is loaded once for all of them
 SQUARED_EUCLIDEAN, MANHATTAN, CHEBYSHEV = range(3)
 # A lower bound is summed in another order than the distances it bounds: it must stay below them in spite of rounding.
 SLACK = 1 - 1e-10
 
-_fused = jit(fastmath={"contract"})
 _any_order = jit(fastmath={"contract", "reassoc", "nsz"})
 
 
@@ -37,41 +37,15 @@ class Tree(NamedTuple):
     leaf_nodes: NDArray[np.int32]  # (leaves,) node of a leaf
 
 
-@_fused
+@jit
 def distances(kind, xs, a, row, ys, b, out):
     """out[r * WIDTH + j] = distance of lane row + r of xs[a] to lane j of ys[b], for r < ROWS."""
-    d = xs.shape[1]
-    for j in range(ROWS * WIDTH):
-        out[j] = 0.0
     if kind == SQUARED_EUCLIDEAN:
-        for k in range(0, d - 3, 4):
-            p0, p1, p2, p3 = xs[a, k, row], xs[a, k + 1, row], xs[a, k + 2, row], xs[a, k + 3, row]
-            q0, q1, q2, q3 = xs[a, k, row + 1], xs[a, k + 1, row + 1], xs[a, k + 2, row + 1], xs[a, k + 3, row + 1]
-            s0, s1, s2, s3 = xs[a, k, row + 2], xs[a, k + 1, row + 2], xs[a, k + 2, row + 2], xs[a, k + 3, row + 2]
-            t0, t1, t2, t3 = xs[a, k, row + 3], xs[a, k + 1, row + 3], xs[a, k + 2, row + 3], xs[a, k + 3, row + 3]
-            for j in range(WIDTH):
-                y0, y1, y2, y3 = ys[b, k, j], ys[b, k + 1, j], ys[b, k + 2, j], ys[b, k + 3, j]
-                out[j] += (p0 - y0) ** 2 + (p1 - y1) ** 2 + (p2 - y2) ** 2 + (p3 - y3) ** 2
-                out[WIDTH + j] += (q0 - y0) ** 2 + (q1 - y1) ** 2 + (q2 - y2) ** 2 + (q3 - y3) ** 2
-                out[2 * WIDTH + j] += (s0 - y0) ** 2 + (s1 - y1) ** 2 + (s2 - y2) ** 2 + (s3 - y3) ** 2
-                out[3 * WIDTH + j] += (t0 - y0) ** 2 + (t1 - y1) ** 2 + (t2 - y2) ** 2 + (t3 - y3) ** 2
-        for k in range(d - d % 4, d):
-            p, q, s, t = xs[a, k, row], xs[a, k, row + 1], xs[a, k, row + 2], xs[a, k, row + 3]
-            for j in range(WIDTH):
-                out[j] += (p - ys[b, k, j]) ** 2
-                out[WIDTH + j] += (q - ys[b, k, j]) ** 2
-                out[2 * WIDTH + j] += (s - ys[b, k, j]) ** 2
-                out[3 * WIDTH + j] += (t - ys[b, k, j]) ** 2
+        vectors.squared_euclidean(xs, a, row, ys, b, out)
+    elif kind == MANHATTAN:
+        vectors.manhattan(xs, a, row, ys, b, out)
     else:
-        for k in range(d):
-            for r in range(ROWS):
-                p = xs[a, k, row + r]
-                if kind == MANHATTAN:
-                    for j in range(WIDTH):
-                        out[r * WIDTH + j] += abs(p - ys[b, k, j])
-                else:
-                    for j in range(WIDTH):
-                        out[r * WIDTH + j] = max(out[r * WIDTH + j], abs(p - ys[b, k, j]))
+        vectors.chebyshev(xs, a, row, ys, b, out)
 
 
 @_any_order
