@@ -15,12 +15,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 ON_GPU = torch.cuda.is_available()
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+
+import triton.language as tl  # noqa: E402
 
 from diffclust import noise as definition  # noqa: E402
 from diffclust.noise import Draws  # noqa: E402
 from diffclust.solvers import Request, cpu, cuda  # noqa: E402
 from diffclust.solvers.cuda import greedy, launches, small  # noqa: E402
+from diffclust.solvers.cuda.trees import grow_tree, grow_tree_by_rounds  # noqa: E402
+from diffclust.solvers.cuda.weights import pitch_of  # noqa: E402
 from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
 from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
 from solving import request  # noqa: E402
@@ -39,6 +43,9 @@ def solve(similarity, n_clusters, *, seed=3, first_draw=0, **options):
     arrays = {name: on_device(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
     stream = {"seed": on_device(seed), "first_draw": on_device(first_draw)}
     forests = cuda.solve(request(on_device(similarity), on_device(n_clusters), **stream, **arrays))
+    draws = cuda.solve(request(on_device(similarity), on_device(n_clusters), detail="draws", **stream, **arrays))
+    np.testing.assert_array_equal(draws.edges.cpu(), forests.edges.cpu())  # of trees that were grown in another way
+    np.testing.assert_array_equal(draws.values.cpu(), forests.values.cpu())
     return [part.cpu().numpy() for part in (forests.edges, forests.labels, forests.values)]
 
 
@@ -164,6 +171,50 @@ def test_free_and_label_solves_with_noise(rng, n):
 @pytest.mark.parametrize("n", [34, 39])
 def test_wider_than_a_warp(rng, n):
     check(symmetric(rng, 1, n), np.array([4]), labels=some_labels(rng, 1, n), epsilon=0.3)
+
+
+@triton.jit
+def _grow_both(words, keys, best, roots, n, pitch, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, LEFT: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    grow_tree(words, roots, roots, keys, index < n, n, pitch, False, False, BLOCK, 1)
+    grow_tree_by_rounds(words, keys + n, best, roots, n, pitch, BLOCK, AT_ONCE, LEFT, 1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 37])
+@pytest.mark.parametrize("left", [1, 4, 64])
+@pytest.mark.parametrize("levels", [2, 100])
+def test_trees_by_rounds_are_those_of_prim(rng, n, left, levels):
+    block, pitch = 1 << (n - 1).bit_length(), pitch_of(n)
+    weights = np.zeros((n, pitch), np.float32)
+    weights[:, :n] = np.floor(levels * symmetric(rng, 1, n)[0])  # ties
+    bits = weights.view(np.int32)
+    words = on_device(bits ^ ((bits >> 31) | np.int32(-(2**31))))
+    keys, roots = on_device(np.zeros((3, n), np.int64)), on_device(np.zeros((4, n), np.int32))
+    _grow_both[(1,)](words, keys, keys[2], roots, n, pitch, block, 4, left, num_warps=1)
+    prim, rounds = keys[:2, : n - 1].cpu().numpy() >> 1  # without the bit that says which vertex is new
+    np.testing.assert_array_equal(np.sort(prim), np.sort(rounds))
+    assert len(np.unique(prim)) == n - 1
+
+
+@pytest.mark.parametrize("n", [20, *([130, 300] if ON_GPU else [])])
+@pytest.mark.parametrize("known", ["labels", "views"])
+def test_more_trees_than_run_at_once(rng, monkeypatch, n, known):
+    """Prim's algorithm grows them, and the answer is the same."""
+    of_known = {"labels": some_labels(rng, 1, n)} if known == "labels" else {"relation": some_views(rng, 1, n)}
+    similarity = on_device(symmetric(rng, 1, n))
+    known = {name: on_device(value) for name, value in of_known.items()}
+    asked = request(similarity, 4, detail="draws", adjacency=True, if_infeasible="clamp", n_draws=2, **known)
+    by_rounds = cuda.solve(asked)
+    small_by_rounds = cuda.solve(asked._replace(detail="mean"))
+    monkeypatch.setattr(launches, "multiprocessors", lambda device: 0)
+    small._prepare_once.cache_clear()
+    by_prim = cuda.solve(asked)
+    small_by_prim = cuda.solve(asked._replace(detail="mean"))
+    small._prepare_once.cache_clear()
+    for one, other in ((by_rounds, by_prim), (small_by_rounds, small_by_prim)):
+        torch.testing.assert_close(one.mean, other.mean, rtol=0, atol=0)
+        torch.testing.assert_close(one.adjacency, other.adjacency, rtol=0, atol=0)
+    torch.testing.assert_close(by_rounds.edges, by_prim.edges, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("n", [6, 11])

@@ -10,13 +10,15 @@ edge to the tree. A key holds all that decides between edges, what counts most a
      1 - 28  complement of the edge (i, j), i < j, 14 bits each: equal weights go by smaller (i, j)
      0       whether the new vertex is j
 
-so one maximum decides a round, ties included, and the keys of the rounds are the spanning tree. The constrained forest
+so one maximum decides a round, ties included, and the keys of the rounds are the spanning tree. Where all trees grow at
+the same time, rounds of Borůvka's algorithm, which do not wait for single rows, take its place. The constrained forest
 comes out of that tree (docs/design.md): a walk over its sorted edges joins closures to blocks (``blocks.py``), and what
 is then left in pieces is connected, by programs that share the work of a draw (``inside.py``). General cannot-links go
 through ``greedy.agglomerate``, the greedy itself; which problems have them, only kernels know.
 
-**Cost.** A pair's noise takes some 50 instructions, once. Then a draw is n - 1 rounds, each of which waits for one row
-of words, and takes some 20 instructions a vertex. Memory is 4 n² bytes for each draw in flight, of which there are as
+**Cost.** A pair's noise takes some 50 instructions, once. Then a draw is n - 1 rounds of Prim, each of which waits for
+one row of words, and takes some 20 instructions a vertex; or about log₂ n rounds of Borůvka, each of which reads all
+words. Memory is 4 n² bytes for each draw in flight, of which there are as
 many as ``words_bytes`` allows. Nothing here waits for the device.
 
 The noise is that of :mod:`diffclust.noise` to the last bit, so kernels run with ``enable_fp_fusion=False``.
@@ -39,7 +41,7 @@ from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.cuda.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.cuda.greedy import solve_greedily
 from diffclust.solvers.cuda.inside import PARTS, grow_units
-from diffclust.solvers.cuda.launches import device_of, launch, warps_for
+from diffclust.solvers.cuda.launches import by_rounds, device_of, launch, warps_for
 from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.small import fits_one_launch, mean_in_one_launch
 from diffclust.solvers.cuda.sums import (
@@ -141,13 +143,14 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
             solve_draws[(items,)](
                 words, n_clusters, ready.closures, ready.n_related, counts, *forests, keys, rows, numbers, *place,
                 CONSTRAINED=ready.form != "none", FREE=request.free or ready.form == "none",
-                CLAMP=request.if_infeasible == "clamp", **rule, **wanted, **launch(warps),
+                CLAMP=request.if_infeasible == "clamp", ROUNDS=not with_labels and by_rounds(n, items, words.device),
+                **rule, **wanted, **launch(warps),
             )  # fmt: skip
             if ready.form == "none":
                 continue
             if not with_labels:
-                narrow = min(max(32, block // 4), 1024)
-                few = max(1, narrow // 128)
+                narrow = min(max(32, block // 4), 512)
+                few = 1 if narrow <= 64 else narrow // 32  # a point a thread: more would be loaded one after another
                 grow_units[(PARTS * items,)](
                     words, keys, rows, numbers, n, pitch, FIRST=request.must_link_first, BLOCK=block,
                     NARROW=narrow, N_PARTS=PARTS, WARPS=few, **launch(few),

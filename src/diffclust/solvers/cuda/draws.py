@@ -8,8 +8,8 @@ import triton.language as tl
 from diffclust.solvers.cuda.blocks import join_closures
 from diffclust.solvers.cuda.closures import POINT, have_form, joins_left
 from diffclust.solvers.cuda.forests import free_forest, rank_of, write_forest
-from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, new_vertex_of, weight_of
-from diffclust.solvers.cuda.trees import fetch, grow_tree
+from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, weight_of
+from diffclust.solvers.cuda.trees import grow_tree, grow_tree_by_rounds
 
 # What a draw leaves behind for the next kernel: rows of n int32 numbers, and single numbers.
 BLOCKS, GROUPS, SIZES, UNITS, STARTS, CURSORS, MEMBERS, N_ROWS = (tl.constexpr(i) for i in range(8))
@@ -18,13 +18,19 @@ N_UNITS, FAILED, IS_CUT, N_NUMBERS = (tl.constexpr(i) for i in range(4))
 
 @triton.jit
 def sorted_tree(
-    words, closures, keys, n, pitch, BLOCK: tl.constexpr, WARPS: tl.constexpr,
+    words, closures, keys, roots, n, pitch, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """The free tree: its keys in the order in which it grew, and their ranks; ``keys`` are sorted."""
-    if BLOCK <= 256:
-        fetch(words, keys, n, pitch, BLOCK)
+    """The free tree: its keys, and their ranks; ``keys`` are sorted, ``keys[n:]`` and ``roots`` are scratch.
+
+    Without ``ROUNDS``, see :func:`by_rounds` in ``launches.py``, each vertex but one is the new vertex of one key.
+    """
     index = tl.arange(0, BLOCK)
-    grow_tree(words, closures, closures, keys, index < n, n, pitch, False, False, BLOCK, WARPS)
+    if ROUNDS:  # what was fastest on an H200
+        at_once: tl.constexpr = 32 if BLOCK <= 128 else 16384 // BLOCK if BLOCK <= 1024 else 4
+        left: tl.constexpr = 1 if BLOCK <= 512 else 16 if BLOCK <= 1024 else BLOCK // 8
+        grow_tree_by_rounds(words, keys, keys + n, roots, n, pitch, BLOCK, at_once, left, WARPS)
+    else:
+        grow_tree(words, closures, closures, keys, index < n, n, pitch, False, False, BLOCK, WARPS)
     key = tl.load(keys + index, mask=index < n - 1, other=-1)
     rank = rank_of(keys, n - 1, key)
     tl.debug_barrier()
@@ -42,10 +48,11 @@ def inside_blocks(key, blocks):
 
 
 @triton.jit
-def _list_units(rows, group, key, inside, n, BLOCK: tl.constexpr):
+def _list_units(rows, slots, group, key, inside, n, FIRST: tl.constexpr, BLOCK: tl.constexpr):
     """List the groups that the edges ``inside`` leave in pieces, and their members; return how many there are.
 
-    ``STARTS`` says where the members of a group are listed, in any order, and ``SIZES`` how many they are.
+    ``STARTS`` says where the members of a group are listed, in any order, and ``SIZES`` how many they are. In one pass
+    the keys of edges inside all other groups go into slots of points that are not listed.
     """
     v = tl.arange(0, BLOCK)
     valid = v < n
@@ -58,9 +65,11 @@ def _list_units(rows, group, key, inside, n, BLOCK: tl.constexpr):
     tl.debug_barrier()
     tl.atomic_add(sizes + group, 1, mask=valid, sem="relaxed", scope="cta")
     tl.atomic_add(missing + group, 1, mask=valid, sem="relaxed", scope="cta")
-    own = tl.load(rows + GROUPS * n + new_vertex_of(key), mask=inside, other=0)
+    i, _, _ = ends_of(key)
+    own = tl.load(rows + GROUPS * n + i, mask=inside, other=0)
     tl.atomic_add(missing + own, -1, mask=inside, sem="relaxed", scope="cta")
     tl.debug_barrier()
+    done = inside & (tl.load(missing + own, mask=inside, other=1) == 0)
     size = tl.load(sizes + v, mask=valid, other=0)
     is_unit = valid & (size > 0) & (tl.load(missing + v, mask=valid, other=0) > 0)
     listed = valid & (tl.load(missing + group, mask=valid, other=0) > 0)
@@ -72,6 +81,12 @@ def _list_units(rows, group, key, inside, n, BLOCK: tl.constexpr):
     place = tl.load(rows + STARTS * n + group, mask=listed, other=0)
     place += tl.atomic_add(cursors + group, 1, mask=listed, sem="relaxed", scope="cta")
     tl.store(rows + MEMBERS * n + place, v, mask=listed)
+    if not FIRST:
+        others, number = valid & (listed == 0), tl.cumsum(done.to(tl.int32), axis=0) - 1
+        tl.debug_barrier()
+        tl.store(cursors + tl.cumsum(others.to(tl.int32), axis=0) - 1, v, mask=others)
+        tl.debug_barrier()
+        tl.store(slots + tl.load(cursors + number, mask=done, other=0), key, mask=done)
     return tl.sum(is_unit.to(tl.int32), axis=0)
 
 
@@ -81,14 +96,13 @@ def solve_draws(
     n, pitch, n_draws, n_solves, first, n_chunk,
     BLOCK: tl.constexpr, JUMPS: tl.constexpr, CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr,
     FIRST: tl.constexpr, CLAMP: tl.constexpr, COUNTS: tl.constexpr, EDGES: tl.constexpr, WITH_LABELS: tl.constexpr,
-    WARPS: tl.constexpr,
+    ROUNDS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """The free forest of a draw and, with ``CONSTRAINED``, its blocks, and a list of *units* for ``grow_units``.
 
     A unit is what still needs a tree: in one pass a block that edges of the free tree leave in several pieces; with
     ``FIRST``, must-links first, a closure. The edges that are known by then are in ``keys[n:]``, one at most for each
-    point: in one pass at the new point of an edge of the tree, else at the point of the closure that the edge joined to
-    another one.
+    point: in one pass at some point of no unit, else at the point of the closure that the edge joined to another one.
     """
     item = tl.program_id(0)
     place, problem = item % n_chunk, (item // n_chunk).to(tl.int64)
@@ -109,7 +123,7 @@ def solve_draws(
             k = tl.where(is_described, clamped, k)
         else:
             k = clamped
-    key, rank = sorted_tree(words, closures, keys, n, pitch, BLOCK, WARPS)
+    key, rank = sorted_tree(words, closures, keys, rows, n, pitch, ROUNDS, BLOCK, WARPS)
     kept, failed = free_forest(key, rank, n, k)
     if FREE:
         write_forest(
@@ -131,10 +145,8 @@ def solve_draws(
                     group = block
                     inside = inside_blocks(key, rows + BLOCKS * n)
                     tl.store(slots + index, tl.full((BLOCK,), -1, tl.int64), mask=index < n)
-                    tl.debug_barrier()
-                    tl.store(slots + new_vertex_of(key), key, mask=inside)
                 tl.debug_barrier()
-                n_units = _list_units(rows, group, key, inside, n, BLOCK)
+                n_units = _list_units(rows, slots, group, key, inside, n, FIRST, BLOCK)
         tl.store(numbers + N_UNITS, n_units)
         tl.store(numbers + FAILED, failed.to(tl.int32))
         tl.store(numbers + IS_CUT, 0)

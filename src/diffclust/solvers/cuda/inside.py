@@ -12,15 +12,17 @@ PARTS = 16  # programs that share the units of a draw
 
 
 @triton.jit
-def _grow(words, slots, v, valid, u, size, pitch, WARPS: tl.constexpr):
-    """Prim on the ``valid`` ones of points v, from u: ``slots[p]`` becomes the key of the edge by which p joined.
+def _grow(words, slots, v, exists, inside, u, size, pitch, WARPS: tl.constexpr):
+    """Prim on the points v that are ``inside``, from u: ``slots[p]`` becomes the key of the edge by which p joined.
 
     Returns whether a missing edge was taken.
     """
-    key = tl.where(valid, 0, IN_TREE).to(tl.int64)
+    key = tl.where(inside, 0, IN_TREE).to(tl.int64)
     n_missing = 0
     for _ in range(size - 1):
-        word = tl.load(words + u * pitch + v, mask=valid, other=0)
+        word = tl.load(words + u * pitch + v, mask=exists, other=0)
+        if WARPS == 1:
+            tl.debug_barrier()  # or the compiler would let the second load of a thread wait for the first one
         key = updated(key, key_of(word, u, v) | tl.where(v == u, IN_TREE, 0))
         best = largest_key(key, WARPS)
         u = new_vertex_of(best)
@@ -52,10 +54,11 @@ def grow_units(
         if size > NARROW:
             point = tl.arange(0, BLOCK)
             own = tl.load(rows + GROUPS * n + point, mask=point < n, other=-1) == unit
-            is_cut = _grow(words, slots, point, own, unit, size, pitch, WARPS)
+            is_cut = _grow(words, slots, point, point < n, own, unit, size, pitch, WARPS)
         else:
             index = tl.arange(0, NARROW)
-            member = tl.load(rows + MEMBERS * n + start + index, mask=index < size, other=0)
-            is_cut = _grow(words, slots, member, index < size, unit, size, pitch, WARPS)
+            inside = index < size
+            member = tl.load(rows + MEMBERS * n + start + index, mask=inside, other=0)
+            is_cut = _grow(words, slots, member, inside, inside, unit, size, pitch, WARPS)
         if FIRST & is_cut:
             tl.store(numbers + IS_CUT, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -19,11 +20,27 @@ def launch(num_warps: int) -> dict[str, Any]:
 
 
 def warps_for(n: int) -> int:
-    """Warps of a program that runs Prim on n points."""
-    for warps, largest in ((2, 64), (4, 128), (8, 1024), (16, 4096)):
+    """Warps of a program that grows the tree of n points: what was fastest on an H200."""
+    for warps, largest in ((2, 64), (4, 128), (8, 256), (16, 512), (8, 1024), (16, 4096)):
         if n <= largest:
             return warps
     return 32
+
+
+def by_rounds(n: int, n_trees: int, device: torch.device) -> bool:
+    """Whether trees grow by rounds of Borůvka's algorithm, see ``trees.py``.
+
+    That is faster than Prim's alone where all trees grow at the same time. Where they do not, Prim's takes fewer
+    registers, so that more of them fit.
+    """
+    at_once = multiprocessors(device) * max(1, 256 // triton.next_power_of_2(n))
+    return n <= 2048 and n_trees <= at_once
+
+
+@functools.lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """How many multiprocessors a GPU has; of the interpreter any number."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 64
 
 
 def device_of(tensor: torch.Tensor) -> Any:

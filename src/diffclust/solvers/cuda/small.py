@@ -18,7 +18,7 @@ from diffclust.solvers.cuda.draws import forest_in_blocks, inside_blocks, sorted
 from diffclust.solvers.cuda.forests import add_to_counts, free_forest, value_of
 from diffclust.solvers.cuda.greedy import solve_greedily
 from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of
-from diffclust.solvers.cuda.launches import INTERPRETED, Launch, class_of, device_of, stream_of, warps_for
+from diffclust.solvers.cuda.launches import INTERPRETED, Launch, by_rounds, class_of, device_of, stream_of, warps_for
 from diffclust.solvers.cuda.philox import draw_words
 from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.sums import mean_of_draws
@@ -107,7 +107,7 @@ def _solve_and_mean(
     ended, counts, values, words, keys, rows, n, pitch, n_draws, n_items,
     BLOCK: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
     CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr, FIRST: tl.constexpr, CLAMP: tl.constexpr,
-    SIZE: tl.constexpr, WARPS: tl.constexpr,
+    SIZE: tl.constexpr, ROUNDS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """All draws on input that was not made ready, and the means over draws by the program that ends last.
 
@@ -146,7 +146,7 @@ def _solve_and_mean(
             else:
                 k = clamped
             tl.store(rows + index, closure, mask=index < n)
-        key, rank = sorted_tree(words, rows, keys, n, pitch, BLOCK, WARPS)
+        key, rank = sorted_tree(words, rows, keys, rows + n, n, pitch, ROUNDS, BLOCK, WARPS)
         kept, failed = free_forest(key, rank, n, k)
         own_counts, own_values = counts + problem * n * n, values + problem * n_solves * n_draws + draw
         if FREE:
@@ -265,7 +265,7 @@ def _prepare(
     block, warps = triton.next_power_of_2(n), warps_for(n)
     return Launch(
         _solve_and_mean, programs, warps, (zeros, zeros[start:], values, words, keys, rows),
-        (n, pitch_of(n), n_draws, n_items, block, *kind, TILE, warps),
+        (n, pitch_of(n), n_draws, n_items, block, *kind, TILE, by_rounds(n, n_items, device), warps),
     )  # fmt: skip
 
 
