@@ -19,6 +19,13 @@ from processes import Process  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch):
+    """On a GPU they otherwise round to ten bits and sum in any order, and steps make little differences large."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def make_data(n=160, seed=0):
     """Four blobs of 8 x 8 images; two sets of labels."""
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from diffclust.solvers.cuda.blocks import join_closures
 from diffclust.solvers.cuda.closures import POINT, have_form, joins_left
 from diffclust.solvers.cuda.forests import free_forest, rank_of, write_forest
 from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, weight_of
-from diffclust.solvers.cuda.trees import grow_tree, grow_tree_by_rounds
+from diffclust.solvers.cuda.trees import fetch, grow_tree, grow_tree_by_rounds
 
 # What a draw leaves behind for the next kernel: rows of n int32 numbers, and single numbers.
 BLOCKS, GROUPS, SIZES, UNITS, STARTS, CURSORS, MEMBERS, N_ROWS = (tl.constexpr(i) for i in range(8))
@@ -30,6 +30,8 @@ def sorted_tree(
         left: tl.constexpr = 1 if BLOCK <= 512 else 16 if BLOCK <= 1024 else BLOCK // 8
         grow_tree_by_rounds(words, keys, keys + n, roots, n, pitch, BLOCK, at_once, left, WARPS)
     else:
+        if BLOCK <= 256:
+            fetch(words, keys, n, pitch, BLOCK)
         grow_tree(words, closures, closures, keys, index < n, n, pitch, False, False, BLOCK, WARPS)
     key = tl.load(keys + index, mask=index < n - 1, other=-1)
     rank = rank_of(keys, n - 1, key)

@@ -34,7 +34,7 @@ def by_rounds(n: int, n_trees: int, device: torch.device) -> bool:
     registers, so that more of them fit.
     """
     at_once = multiprocessors(device) * max(1, 256 // triton.next_power_of_2(n))
-    return n <= 2048 and n_trees <= at_once
+    return 1 < n <= 2048 and n_trees <= at_once
 
 
 @functools.lru_cache

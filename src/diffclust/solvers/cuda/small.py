@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -269,4 +270,17 @@ def _prepare(
     )  # fmt: skip
 
 
-_prepare_once = functools.lru_cache(maxsize=8)(_prepare)
+@functools.lru_cache(maxsize=8)
+def _prepare_once(device: torch.device, *arguments: Any) -> Launch:
+    """:func:`_prepare` for many calls, in another thread: memory of this one may come from a pool that is not ours.
+
+    Torch's "reduce-overhead" takes such a pool back after each step.
+    """
+    current = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def prepare() -> Launch:
+        with torch.cuda.stream(current):
+            return _prepare(device, *arguments)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(prepare).result()

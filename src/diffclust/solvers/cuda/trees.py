@@ -21,6 +21,8 @@ from diffclust.solvers.cuda.keys import (
     updated,
 )
 
+_AT_ONCE = tl.constexpr(16)  # rows in flight on their way to the cache
+CACHED = tl.constexpr(54 * 1024)  # words: 216 of the 256 kB that an H100 and its like have in a multiprocessor
 _INDEX_BITS, _LARGEST_INDEX = tl.constexpr(14), tl.constexpr((1 << 14) - 1)
 
 
@@ -54,6 +56,21 @@ def grow_tree(
         best = largest_key(key, WARPS)
         tl.store(keys + step, best)
         u = new_vertex_of(best)
+    tl.debug_barrier()
+
+
+@triton.jit
+def fetch(words, keys, n, pitch, BLOCK: tl.constexpr):
+    """Read the last words of a draw, as many as the first level of the cache holds, so that rounds find them there.
+
+    Something has to be done with them, or the compiler leaves this out: ``keys[0]`` is scratch.
+    """
+    v, row = tl.arange(0, BLOCK)[None, :], tl.arange(0, _AT_ONCE)[:, None]
+    largest = tl.zeros((_AT_ONCE, BLOCK), tl.int32)
+    for start in range(tl.maximum(0, n - CACHED // pitch), n, _AT_ONCE):
+        inside = (start + row < n) & (v < n)
+        largest = tl.maximum(largest, tl.load(words + (start + row) * pitch + v, mask=inside, other=0))
+    tl.store(keys, tl.max(tl.max(largest, axis=1), axis=0).to(tl.int64))
     tl.debug_barrier()
 
 
