@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
+from sklearn.neighbors import NearestNeighbors
 
 from diffclust import Knowledge, doubt
 from diffclust.constraints import consistent
+from diffclust.cuts import leading_components
 from diffclust.partition import partition
 from diffclust.runs.fit import _fingerprint
 from diffclust.tables import Table, read_pair_weights, read_pairs
@@ -107,6 +109,40 @@ def test_a_wrong_label_of_finite_weight_is_not_believed():
     assert found.knowledge.labels[3] == -1
     assert [each[:2] for each in found.knowledge.violated(found.clusters)] == [("label", (3, 2))]
     assert found.classes.tolist() == [0, 1, 2]
+
+
+def test_the_classifier_predicts_a_row_without_its_own_share():
+    x, truth = three_blobs()
+    features = doubt._kernel_features(leading_components(x, 4))
+    share = np.eye(3)[truth]
+    before = doubt._predict_unseen(features, share)
+    np.testing.assert_array_equal(before.argmax(1), truth)
+    np.testing.assert_allclose(np.exp(before).sum(1), 1)
+    share[0] = [0, 0, 1]  # is 0
+    after = doubt._predict_unseen(features, share)
+    changed = (before != after).any(1)
+    assert after[0].argmax() == 0
+    assert not changed[0]
+    assert 0.7 * 90 <= changed.sum() < 90
+
+
+def nearest_of_another_cluster(space, truth):
+    """The share of rows whose nearest other row is of another cluster."""
+    nearest = NearestNeighbors(n_neighbors=1).fit(space).kneighbors(return_distance=False)[:, 0]
+    return (truth[nearest] != truth).mean()
+
+
+def test_learned_spaces_shrink_directions_that_do_not_tell_clusters_apart():
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1], 60)
+    x = rng.normal(size=(120, 6))
+    x[:, 0] = 0.1 * x[:, 0] + 0.4 * truth  # the narrowest direction
+    points = leading_components(x, 6)
+    share = np.eye(2)[truth]
+    whitened = doubt._whitened(points, doubt._scatter_inside(points, share))
+    assert nearest_of_another_cluster(points, truth) > 0.2
+    for space in doubt._learned_spaces(points, whitened, share):
+        assert nearest_of_another_cluster(space, truth) < 0.1
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ how often pairs are contradicted where the other evidence is strong.
 One mixture is easily caught in a poor optimum, so there are many, and their mean counts. Some look at the rows, the
 others at leading eigenvectors of a graph of neighbours and must-links, and all start from a clustering of such
 eigenvectors. A second pass knows better which must-links to believe and in which directions clusters are narrow, so its
-graphs are better.
+graphs are better. It also looks for neighbours in two other spaces: the directions in which the clusters of the first
+pass differ, and what a classifier of these clusters predicts for rows that it was not trained on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from diffclust.cuts import (
     log_densities,
     spectral_rows,
 )
+from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
 MOST_ROWS = 5000  # that the model is fitted to; those that something is known of are always among them
@@ -35,6 +37,10 @@ DIMENSIONS = 20  # leading components of the rows
 PASSES = 2
 # Neighbours of each row, the weight of a must-link beside them, and how many more eigenvectors than clusters.
 GRAPHS = ((5, 4.0, 0), (5, 4.0, 4), (7, 6.0, 2), (10, 8.0, 2))
+# The classifier: a logistic regression of kernel features.
+LANDMARKS, RIDGE, FOLDS, CLASSIFIER_STEPS = 300, 0.03, 5, 30
+LEAST_LOG_CHANCE = -8.0  # of a cluster, by the classifier
+WHITENED_SHARE = 0.3  # scale of the whitened rows beside what the classifier predicts
 LINKED_NEIGHBOURS = 5  # rows that are so near each other mutually are linked in all mixtures
 SHARED = 10_000  # a prior that leaves clusters no covariance of their own
 # Prior of the covariances, in rows a dimension; heat, by which log densities are divided, because columns are less
@@ -201,7 +207,13 @@ class _Model(NamedTuple):
         for number in range(n_passes):
             wrong = np.where(np.isnan(given), share_of_wrong, given)
             model = self._replace(links=self.links._replace(wrong=wrong))
-            of_vectors, of_rows = model._mixtures(n_clusters, _whitened(self.points, scatter), right)
+            whitened = _whitened(self.points, scatter)
+            spaces = [whitened] if number == 0 else [whitened, *_learned_spaces(self.points, whitened, mean.share)]
+            of_vectors: list[_Fit] = []
+            of_rows: list[_Fit] = []
+            for space in spaces:
+                vectors, rows = model._mixtures(n_clusters, space, right)
+                of_vectors, of_rows = of_vectors + vectors, of_rows + rows
             mean, judge = _mean(of_vectors + of_rows), _mean(of_rows)
             if number == n_passes - 1:
                 last = model._rounds(self.points, mean.share, np.empty((0, 2), np.int64), LAST, LAST_ROUNDS)
@@ -211,12 +223,12 @@ class _Model(NamedTuple):
             scatter = _scatter_inside(self.points, mean.share)
         return _Fit(mean.share, judge.agree, _score(judge.agree, model._wrong))
 
-    def _mixtures(self, n_clusters: int, whitened: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
+    def _mixtures(self, n_clusters: int, space: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
         """Mixtures of eigenvectors of some graphs, and mixtures of the rows.
 
         Args:
             n_clusters: k.
-            whitened: (rows, d) rows in which neighbours are looked for.
+            space: (rows, d) where neighbours are looked for.
             right: (links,) the probability of each.
 
         Returns:
@@ -224,8 +236,8 @@ class _Model(NamedTuple):
         """
         from sklearn.neighbors import NearestNeighbors
 
-        most = min(max(LINKED_NEIGHBOURS, *(each[0] for each in GRAPHS)), len(whitened) - 1)
-        near = NearestNeighbors(n_neighbors=most).fit(whitened).kneighbors(return_distance=False)
+        most = min(max(LINKED_NEIGHBOURS, *(each[0] for each in GRAPHS)), len(space) - 1)
+        near = NearestNeighbors(n_neighbors=most).fit(space).kneighbors(return_distance=False)
         linked = _graph_of_neighbours(near[:, :LINKED_NEIGHBOURS])
         linked = np.stack(linked.minimum(linked.T).nonzero(), axis=1)
         linked = linked[linked[:, 0] < linked[:, 1]]
@@ -235,7 +247,7 @@ class _Model(NamedTuple):
             start = self._first_share(vectors, n_clusters)
             fits = [self._rounds(vectors, start, linked, how) for how in OF_VECTORS]
             of_vectors += [fit._replace(score=fit.score - HANDICAP * len(self.differences)) for fit in fits]
-        starts = [_mean(of_vectors).share, self._first_share(whitened, n_clusters)]
+        starts = [_mean(of_vectors).share, self._first_share(space, n_clusters)]
         of_rows = [
             max((self._rounds(self.points, start, linked, how) for start in starts), key=lambda fit: fit.score)
             for how in OF_ROWS
@@ -299,6 +311,59 @@ def _whitened(points: Floats, scatter: Floats) -> Floats:
     return np.asarray(np.linalg.solve(root, points.T).T, np.float64)
 
 
+def _learned_spaces(points: Floats, whitened: Floats, share: Floats) -> tuple[Floats, Floats]:
+    """Where neighbours are likelier of one cluster: the discriminants, and what a classifier predicts."""
+    weight = share.sum(0) + TINY
+    centres = share.T @ whitened / weight[:, None]
+    between, directions = np.linalg.eigh(centres.T @ (centres * weight[:, None]))
+    rows = whitened @ directions
+    between = np.maximum(between, 0)
+    within = np.maximum((rows**2).sum(0) - between, TINY)
+    discriminants = rows * np.sqrt(between / within / (between + within))
+    chances = np.maximum(_predict_unseen(_kernel_features(points), share), LEAST_LOG_CHANCE)
+    return discriminants, np.column_stack([chances, WHITENED_SHARE * np.sqrt(len(points)) * whitened])
+
+
+def _kernel_features(points: Floats) -> Floats:
+    """(rows, landmarks) whose products are nearly a Gaussian kernel of the rows, which have mean square one."""
+    from sklearn.kernel_approximation import Nystroem
+
+    model = Nystroem(gamma=1 / points.shape[1], n_components=min(LANDMARKS, len(points)), random_state=0)
+    return np.asarray(plain(model).fit_transform(points), np.float64)
+
+
+def _predict_unseen(features: Floats, share: Floats) -> Floats:
+    """(rows, clusters) log probabilities of each row, by a logistic regression on the shares of other rows."""
+    fold = np.random.default_rng(0).permutation(len(features)) % FOLDS
+    found = np.zeros(share.shape)
+    for number in range(FOLDS):
+        unseen = fold == number
+        found[unseen] = _log_softmax(features[unseen] @ _logistic_weights(features[~unseen], share[~unseen]))
+    return found
+
+
+def _logistic_weights(features: Floats, share: Floats) -> Floats:
+    """(features, clusters) weights of a logistic regression on soft labels."""
+    from scipy.optimize import minimize
+
+    shape = (features.shape[1], share.shape[1])
+
+    def loss(flat: Floats) -> tuple[float, Floats]:
+        weights = flat.reshape(shape)
+        chances = _log_softmax(features @ weights)
+        slope = features.T @ (np.exp(chances) - share) + RIDGE * weights
+        return float(RIDGE / 2 * (flat @ flat) - (share * chances).sum()), slope.ravel()
+
+    start = np.zeros(shape).ravel()
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": CLASSIFIER_STEPS}).x
+    return np.asarray(best, np.float64).reshape(shape)
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    """Logarithms of probabilities, row by row."""
+    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1)[:, None], np.float64)
+
+
 def _scatter_inside(points: Floats, share: Floats) -> Floats:
     """(d, d) scatter of rows around the centres of their clusters."""
     weight = share.sum(0) + TINY
@@ -352,11 +417,7 @@ def spread(density: Floats, links: _Links, messages: Floats | None = None) -> tu
     total = density + sums @ messages
     without = _without_link(total, messages, source, back)
     together = np.clip((without[:n_links] * without[n_links:]).sum(1), TINY, 1 - TINY)
-    return (
-        total - np.logaddexp.reduce(total, axis=1)[:, None],
-        messages,
-        np.where(links.same, together, 1 - together),
-    )
+    return _log_softmax(total), messages, np.where(links.same, together, 1 - together)
 
 
 def _sums(target: Ints, n_targets: int) -> Any:
