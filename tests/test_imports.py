@@ -137,6 +137,7 @@ ORDER = """
     knowledge constraints noise
     labels metrics tables messages
     answers
+    processes
     frameworks files threads _typing
 """
 LINES = {name: number for number, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}

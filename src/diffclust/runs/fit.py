@@ -19,7 +19,7 @@ from diffclust import training
 from diffclust.files import write_atomically
 from diffclust.knowledge import Knowledge, Weights
 from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
-from diffclust.partition import Partition, check_cut, partition
+from diffclust.partition import Partition, check_cut, partition, what_retrain_is_told
 from diffclust.runs.again import name_clusters, record_known
 from diffclust.runs.baselines import score_methods
 from diffclust.runs.describe import describe_clusters
