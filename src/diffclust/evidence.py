@@ -137,8 +137,9 @@ def _scores_of_numbers(
     from sklearn.metrics import adjusted_rand_score
 
     points, known, labels = split.embedding[some], Knowledge.join(split.known.labels[some]), labels[some]
+    told = labels >= 0
     return [
-        [float(adjusted_rand_score(labels[labels >= 0], each[labels >= 0])) for each in cut_all(points, known, k).values()]
+        [float(adjusted_rand_score(labels[told], each[told])) for each in cut_all(points, known, k).values()]
         for k in tried
     ]
 

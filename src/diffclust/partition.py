@@ -366,7 +366,8 @@ def what_retrain_is_told(
 ) -> list[Knowledge]:
     """What :func:`partition` with these arguments will call ``retrain`` with, so that training may begin before.
 
-    Empty as well where that is not known before: of knowledge that may be wrong, and of more than 20,000 points.
+    Returns:
+        It. Empty as well where it is not known before: of knowledge that may be wrong, and of more than 20,000 points.
     """
     if knowledge.is_soft or not _compares_cuts(cut, min_cluster_size, reachability, metric):
         return []

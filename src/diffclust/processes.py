@@ -121,7 +121,8 @@ class _Shared(Generic[R]):
 
     def fork(self) -> None:
         """Starts one more process."""
-        file = self.stack.enter_context(tempfile.TemporaryFile())
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        self.stack.callback(file.close)
         process = multiprocessing.get_context("fork").Process(target=self._work, args=(file, os.getpid()), daemon=True)
         # A signal to all processes of a terminal or a job is for this one, which then kills its forks.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -106,7 +106,9 @@ _limit: float = math.inf
 def allowed_threads() -> int:
     """The number of cores that this process may use, or of threads where the user allows fewer of them.
 
-    That is what OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS say, outside of :func:`one_thread`.
+    Returns:
+        It. The user says it by OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS; :func:`one_thread`
+        does not count.
     """
     import joblib
     import numba

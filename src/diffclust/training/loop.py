@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
-from diffclust.knowledge import Knowledge
 from diffclust.threads import ignored_warnings, is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar

@@ -1,4 +1,4 @@
-"""Shorter trainings with some of the labels hidden, by which cuts are compared; beside the main one where they can be."""
+"""Shorter trainings with some of the labels hidden, by which cuts are compared; beside the main one where possible."""
 
 from __future__ import annotations
 
