@@ -4,7 +4,8 @@
     python benchmarks/threads.py --busy 0 4 --rows 19000      # ten blobs in 30 dimensions
 
 Settings take turns, each in a process of its own, and labels must be the same. "One thread" is OMP_NUM_THREADS=1 and
-NUMBA_NUM_THREADS=1, which starts no processes either; the time of processes beside the main one counts. A busy process is a loop of Python. Times are of the fit alone, after a short one that compiles.
+NUMBA_NUM_THREADS=1, with which there are no processes beside the main one. The processor time is that of all of them.
+A busy process is a loop of Python. Times are of the fit alone, after a short one that compiles.
 """
 
 import argparse

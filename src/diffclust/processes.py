@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ R = TypeVar("R")
 IDLE_THREADS = ("diffclust", "tqdm")  # how names or modules of Python threads begin that hold no lock for long
 MEMORY_SHARE = 0.5  # of the memory that is available, which forks may fill with copies of all that this process has
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
+HANGS_AFTER = 20.0  # seconds in which a fork sleeps and does nothing
 
 _shown: dict[Any, Any] = {}  # which warnings of forks were shown, as modules have it of their own
 
@@ -55,7 +57,7 @@ def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Calla
     [1, 2]
     """
     reason = "the tasks are not for processes" if not if_ else why_not() if tasks else "there are no tasks"
-    n_forks = 0 if reason else min(len(tasks), allowed_threads() - 1)
+    n_forks = 0 if reason else min(len(tasks), allowed_threads() - 1, _how_many_fit())
     if reason:
         LOG.debug("No processes: %s.", reason)
     shared = _Shared(tasks)
@@ -75,12 +77,11 @@ def why_not() -> str:
         "only Linux has safe forks": sys.platform != "linux",
         "this process is a worker itself": multiprocessing.parent_process() is not None,
         "this is not the main thread": threading.current_thread() is not threading.main_thread(),
-        f"there are other threads, {', '.join(each.name for each in strangers)}": bool(strangers),
+        f"there are other threads: {', '.join(each.name for each in strangers)}": bool(strangers),
         "JAX is loaded, whose threads a fork does not have": "jax" in sys.modules,
         "there is a GPU, of which torch has threads": torch is not None and torch.cuda.is_available(),
-        "there are several ranks": torch is not None and torch.distributed.is_available() and _has_ranks(torch),
+        "there are several ranks": torch is not None and _has_ranks(torch.distributed),
         "there is one core, or one thread is allowed": allowed_threads() < 2,
-        "copies of this process may not fit into memory": not _fits(allowed_threads() - 1),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -90,20 +91,20 @@ def _idle(thread: threading.Thread) -> bool:
     return thread.name.startswith(IDLE_THREADS) or type(thread).__module__.startswith(IDLE_THREADS)
 
 
-def _has_ranks(torch: Any) -> bool:
-    return bool(torch.distributed.is_initialized())
+def _has_ranks(distributed: Any) -> bool:
+    return bool(distributed.is_available() and distributed.is_initialized())
 
 
-def _fits(n_forks: int) -> bool:
-    """Whether there is memory for copies of all that this process has. Most of it stays shared."""
+def _how_many_fit() -> int:
+    """How many forks there is memory for, if each copied all that this process has. Most of it stays shared."""
     try:
         with open("/proc/self/statm") as file:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         with open("/proc/meminfo") as file:
             available = {name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":") for line in file)}
     except OSError:
-        return False
-    return n_forks * resident < MEMORY_SHARE * available["MemAvailable"]
+        return 0
+    return int(MEMORY_SHARE * available["MemAvailable"] / resident)
 
 
 class _Shared(Generic[R]):
@@ -141,7 +142,7 @@ class _Shared(Generic[R]):
             for number in self._taken():
                 self.done[number] = self._do(number)
             for process, file in self.forks:
-                process.join()
+                _wait(process)
                 self._collect(process, file)
             self.stack.close()
             for number in numbers:
@@ -193,7 +194,23 @@ class _Shared(Generic[R]):
                 file.flush()
 
 
+def _wait(process: multiprocessing.process.BaseProcess) -> None:
+    """Until it has ended. One that hangs is killed: a thread that it does not have may have held a lock."""
+    used, since = "", time.monotonic()
+    while process.exitcode is None:
+        process.join(1.0)
+        try:
+            with open(f"/proc/{process.pid}/stat") as file:
+                state, *numbers = file.read().rpartition(")")[2].split()
+        except OSError:  # it has ended, and its parent may not want to know how
+            return
+        before, used = used, " ".join(numbers[10:12])  # processor time of itself and of the system for it
+        if state != "S" or used != before:
+            since = time.monotonic()
+        elif time.monotonic() - since > HANGS_AFTER:
+            process.kill()
+
+
 def _end(process: multiprocessing.process.BaseProcess) -> None:
     process.kill()
     process.join()
-    process.close()
