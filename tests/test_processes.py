@@ -125,6 +125,18 @@ def test_an_error_arrives_with_its_type_and_text():
     assert "FileNotFoundError" in errors
 
 
+def test_without_leave_to_fork_the_main_process_does_it_all():
+    (values,), errors = run("""
+        def refuse():
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        os.fork = refuse
+        with processes.beside([os.getpid] * 2) as results:
+            print(results() == [MAIN, MAIN])
+    """)
+    assert values == "True"
+    assert errors == ""
+
+
 def test_an_accident_of_a_process_is_no_error():
     (values,), errors = run("""
         def task():

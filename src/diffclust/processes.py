@@ -64,8 +64,11 @@ def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Calla
     with shared.stack:
         if n_forks:
             shared.stack.enter_context(at_most_threads(allowed_threads() - n_forks))
-        for _ in range(n_forks):
-            shared.fork()
+        try:
+            for _ in range(n_forks):
+                shared.fork()
+        except OSError as error:  # no more processes are allowed, or there is no place for a temporary file
+            LOG.debug("Not %d processes: %s.", n_forks, error)
         yield shared.results
 
 
