@@ -68,6 +68,17 @@ def test_results_come_in_order_from_several_processes():
     assert errors == ""
 
 
+def test_large_tasks_keep_their_threads():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with processes.beside([torch.get_num_threads], if_=False) as results:
+            assert results() == [2]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_tasks_begin_before_their_results_are_asked_for():
     (pids,), _ = run("""
         with processes.beside([os.getpid] * 2) as results:
@@ -234,7 +245,7 @@ def test_forks_are_refused_where_they_are_not_safe(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     import torch
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert processes.why_not() == ""
 
     def reason(*changes):
@@ -246,7 +257,7 @@ def test_forks_are_refused_where_they_are_not_safe(monkeypatch):
     assert "Linux" in reason(("setattr", sys, "platform", "darwin"))
     assert "worker" in reason(("setattr", processes.multiprocessing, "parent_process", lambda: 1))
     assert "JAX" in reason(("setitem", sys.modules, "jax", object()))
-    assert "GPU" in reason(("setattr", torch.cuda, "is_available", lambda: True))
+    assert "GPU" in reason(("setattr", torch.accelerator, "is_available", lambda: True))
     assert "ranks" in reason(("setattr", torch.distributed, "is_initialized", lambda: True))
     assert "one core" in reason(("setattr", processes, "allowed_threads", lambda: 1))
     others = [threading.main_thread(), threading.Thread(name="diffclust_0"), threading.Thread(name="of the user")]

@@ -41,12 +41,13 @@ def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Calla
     """Starts tasks in forks of this process, as many as there are cores besides the one that this process keeps.
 
     A fork takes the next task until none is left. So does this process once it asks for the results. Each task runs in
-    one thread of torch, OpenMP and BLAS wherever it runs, so results do not depend on the number of cores.
+    one thread of torch, OpenMP and BLAS, with forks or without, so results do not depend on the number of cores.
 
     Args:
         tasks: functions without arguments, whose results can be pickled. They draw no random numbers but from
             generators that they seed.
-        if_: False starts nothing: the tasks are too small, or too large for one thread.
+        if_: False starts nothing, because the tasks are too small, or too large for one thread. They are done with the
+            threads that they find.
 
     Yields:
         A function that returns the results in the order of the tasks. Without forks it does all of the tasks. An error
@@ -60,7 +61,7 @@ def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Calla
     n_forks = 0 if reason else min(len(tasks), allowed_threads() - 1, _how_many_fit())
     if reason:
         LOG.debug("No processes: %s.", reason)
-    shared = _Shared(tasks)
+    shared = _Shared(tasks, if_)
     with shared.stack:
         if n_forks:
             shared.stack.enter_context(at_most_threads(allowed_threads() - n_forks))
@@ -82,7 +83,7 @@ def why_not() -> str:
         "this is not the main thread": threading.current_thread() is not threading.main_thread(),
         f"there are other threads: {', '.join(each.name for each in strangers)}": bool(strangers),
         "JAX is loaded, whose threads a fork does not have": "jax" in sys.modules,
-        "there is a GPU, of which torch has threads": torch is not None and torch.cuda.is_available(),
+        "there is a GPU, of which torch has threads": torch is not None and torch.accelerator.is_available(),
         "there are several ranks": torch is not None and _has_ranks(torch.distributed),
         "there is one core, or one thread is allowed": allowed_threads() < 2,
     }
@@ -113,8 +114,9 @@ def _how_many_fit() -> int:
 class _Shared(Generic[R]):
     """Tasks, of which this process and its forks take the next one until none is left."""
 
-    def __init__(self, tasks: Sequence[Callable[[], R]]) -> None:
-        self.tasks, self.stack = list(tasks), ExitStack()  # of what ends with the last result, or before on an error
+    def __init__(self, tasks: Sequence[Callable[[], R]], in_one_thread: bool) -> None:
+        self.tasks, self.in_one_thread = list(tasks), in_one_thread
+        self.stack = ExitStack()  # what ends with the last result, or before it on an error
         self.done: dict[int, R] = {}
         self.forks: list[tuple[multiprocessing.process.BaseProcess, IO[bytes]]] = []
         # A pipe with the numbers of the tasks: a read takes one of them from all others.
@@ -158,7 +160,7 @@ class _Shared(Generic[R]):
             yield number[0]
 
     def _do(self, number: int) -> R:
-        with one_thread():
+        with one_thread(self.in_one_thread):
             return self.tasks[number]()
 
     def _collect(self, process: multiprocessing.process.BaseProcess, file: IO[bytes]) -> None:
