@@ -91,7 +91,7 @@ def cuts(embeddings: list[np.ndarray], known: np.ndarray) -> Partitions:
     for name, cut in CUTS.items():
         if name != "classifier":  # it needs labels of all classes
             found[name] = cut(points, Knowledge.join(known), N_CLASSES)
-    chosen = choose_cut(found, [], lambda *_: {}, known).cut
+    chosen = choose_cut(found, [], [], known).cut
     return found | {"auto": found[chosen], "vote": vote(found.values())}
 
 

@@ -241,7 +241,7 @@ def test_cuts_of_the_input_are_asked_about_cuts_of_the_embedding_and_the_other_w
     partitions = {"forest": made_up, "k-means": made_up, "gaussian": made_up, "spectral": nearly}
     partitions |= {"forest of the input": truth, "gaussian of the input": truth}
     partitions |= {"classifier of the input": np.arange(12) // 2 % 2}  # it is no reference
-    found = choose_cut(partitions, [], never, np.full(12, -1))
+    found = choose_cut(partitions, [], [], np.full(12, -1))
     far, near = (dc.metrics.clustering_scores(truth, each)["ari"] for each in (made_up, nearly))
     assert found.cut == "spectral"
     between = dc.metrics.clustering_scores(made_up, nearly)["ari"]
@@ -366,5 +366,5 @@ def test_pixels_of_images_are_not_cut():
 
 def test_one_cut_alone_has_no_expected_share():
     x, truth = blobs(0, size=20)
-    found = choose_cut({"forest": truth}, [], lambda *given: {}, np.where(np.arange(len(x)) % 5 == 0, truth, -1))
+    found = choose_cut({"forest": truth}, [], [], np.where(np.arange(len(x)) % 5 == 0, truth, -1))
     assert found.share_right is None

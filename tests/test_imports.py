@@ -137,6 +137,7 @@ ORDER = """
     knowledge constraints noise
     labels metrics tables messages
     answers
+    processes
     frameworks files threads _typing
 """
 LINES = {name: number for number, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
@@ -181,7 +182,7 @@ PACKAGES = {
     "sentence_transformers": "sentence-transformers",
     "sklearn": "scikit-learn",
 }
-COME_ALONG = {"llvmlite": "numba", "threadpoolctl": "scikit-learn", "triton": "torch"}
+COME_ALONG = {"joblib": "scikit-learn", "llvmlite": "numba", "threadpoolctl": "scikit-learn", "triton": "torch"}
 USED_IF_INSTALLED = {"scanpy"}
 USED_BY_OTHERS = {"pyarrow", "tensorboard"}  # by pandas and by Lightning
 

@@ -22,9 +22,9 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
-from diffclust.partition import partition
+from diffclust.partition import partition, what_retrain_is_told
 from diffclust.placing import joined_rows
-from diffclust.training.data import warn_of_lost_digits
+from diffclust.training.data import as_rows, warn_of_lost_digits
 from diffclust.training.loop import with_own_backbone
 
 # Arguments that are settings of TrainingConfig.
@@ -198,24 +198,25 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         known, labels = self._join(y, constraints, len(X))
         wanted = self._wanted(known)
         config = self._config()
-        self.module_ = training.fit(with_own_backbone(config), X, known, progress=self.progress)
-        untrained = self.module_.config
-        if config.backbone != "auto":  # a module is not the copy that is trained now
-            untrained = dataclasses.replace(untrained, backbone=config.backbone)
-        self.loss_curve_ = self.module_.loss_curve
-        self.embedding_ = training.embed(self.module_, X, device=self.device)
-        self._n_features_out = self.embedding_.shape[1]
-        found = partition(
-            self.embedding_,
-            known,
-            wanted,
-            min_cluster_size=self.min_cluster_size,
-            reachability=self.reachability,
-            cut=self.cut,
-            rows=training.scaled_rows(self.module_, X),
-            retrain=training.retrainer(untrained, X),
-            seed=self.module_.config.seed,
-        )
+        if not known.is_soft:  # otherwise training decides them by what it believes
+            config = config.resolve(tuple(as_rows(X).shape[1:]), known)
+        cutting: dict[str, Any] = {
+            "min_cluster_size": self.min_cluster_size,
+            "reachability": self.reachability,
+            "cut": self.cut,
+            "seed": config.seed,
+        }
+        told = what_retrain_is_told(known, wanted, **cutting)
+        with training.retrained_beside(config, X, told) as retrain:
+            self.module_ = training.fit(with_own_backbone(config), X, known, progress=self.progress)
+            if known.is_soft:
+                backbone = self.module_.config.backbone if config.backbone == "auto" else config.backbone
+                retrain = training.retrainer(dataclasses.replace(self.module_.config, backbone=backbone), X)
+            self.loss_curve_ = self.module_.loss_curve
+            self.embedding_ = training.embed(self.module_, X, device=self.device)
+            self._n_features_out = self.embedding_.shape[1]
+            rows = training.scaled_rows(self.module_, X)
+            found = partition(self.embedding_, known, wanted, rows=rows, retrain=retrain, **cutting)
         warn_of_another_number(found, wanted)
         self._set_fitted(found, labels)
         return self

@@ -11,6 +11,7 @@ training has made up its clusters; they count little. That needs no labels at al
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from diffclust import confidence
 from diffclust.cuts import logistic_regression
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
+from diffclust.processes import beside
+from diffclust.threads import is_small_set
 
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
@@ -32,6 +35,7 @@ PRIOR_ROWS = 50  # hidden rows that count as much as what is expected without th
 K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
 K_INTERVAL = (0.1, 0.9)
 K_POINTS = 2500  # of which numbers of clusters are compared
+WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 
 Labels = NDArray[np.int64]
 OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
@@ -113,25 +117,31 @@ def compare_numbers(splits: list[Split], cut_all: CutAll, labels: Labels) -> dic
 
     The score is the mean adjusted Rand index of all labels with every cut of every split.
     """
-    from sklearn.metrics import adjusted_rand_score
-
     n_classes = len(np.unique(labels[labels >= 0]))
     some = np.arange(len(labels))
     if len(some) > K_POINTS:
         rng = np.random.default_rng(0)
         chance = np.where(labels >= 0, 1.0, rng.random(len(labels)))
         some = np.sort(np.argsort(-chance, kind="stable")[:K_POINTS])
-    labelled = labels[some] >= 0
     tried = np.unique(np.linspace(max(2, n_classes), 3 * n_classes, 9).round().astype(int))
-    scores = {}
-    for k in tried[tried <= len(some)].tolist():
-        found = [
-            adjusted_rand_score(labels[some][labelled], each[labelled])
-            for split in splits
-            for each in cut_all(split.embedding[some], Knowledge.join(split.known.labels[some]), k).values()
-        ]
-        scores[k] = float(np.mean(found))
-    return scores
+    tried = tried[tried <= len(some)]
+    tasks = [functools.partial(_scores_of_numbers, each, some, tried.tolist(), cut_all, labels) for each in splits]
+    with beside(tasks, is_small_set(splits[0].embedding) and len(some) >= WORTH_A_FORK) as results:
+        return {k: float(np.mean(np.concatenate(found))) for k, *found in zip(tried.tolist(), *results(), strict=True)}
+
+
+def _scores_of_numbers(
+    split: Split, some: NDArray[np.int64], tried: list[int], cut_all: CutAll, labels: Labels
+) -> list[list[float]]:
+    """The adjusted Rand index of all labels with every cut of a split, of some rows into each number of clusters."""
+    from sklearn.metrics import adjusted_rand_score
+
+    points, known, labels = split.embedding[some], Knowledge.join(split.known.labels[some]), labels[some]
+    told = labels >= 0
+    return [
+        [float(adjusted_rand_score(labels[told], each[told])) for each in cut_all(points, known, k).values()]
+        for k in tried
+    ]
 
 
 def most_likely_number(candidates: Mapping[int, float]) -> int:
@@ -143,19 +153,19 @@ def most_likely_number(candidates: Mapping[int, float]) -> int:
     return _weighted_quantile(candidates, 0.5)
 
 
-def choose_cut(partitions: Mapping[str, Labels], splits: list[Split], cut_all: CutAll, labels: Labels) -> Evidence:
+def choose_cut(
+    partitions: Mapping[str, Labels], splits: list[Split], of_splits: list[dict[str, Labels]], labels: Labels
+) -> Evidence:
     """The cut that hidden labels and the other cuts speak for, and how sure its clusters are.
 
     Args:
         partitions: those of the final embedding, and of the input, by the names of their cuts.
         splits: trained without some labels; may be empty.
-        cut_all: makes such partitions of a split.
+        of_splits: such partitions of each split.
         labels: (n,) all labels, -1 unknown.
     """
     from sklearn.metrics import adjusted_rand_score
 
-    n_clusters = max(int(each.max()) + 1 for each in partitions.values())
-    of_splits = [cut_all(split.embedding, split.known, n_clusters) for split in splits]
     names = [name for name in partitions if all(name in each for each in of_splits)]
     labelled = labels >= 0
     score = _ari_of_labels if len(np.unique(labels[labelled])) > 1 else _lift_of_class

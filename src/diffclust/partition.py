@@ -24,6 +24,7 @@ from diffclust.doubt import believe
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
+    WORTH_A_FORK,
     Evidence,
     Split,
     choose_cut,
@@ -35,10 +36,11 @@ from diffclust.evidence import (
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import is_integer, to_numpy
 from diffclust.knowledge import Knowledge
+from diffclust.processes import beside
 from diffclust.similarity import cosine_similarities, mutual_reachability
 from diffclust.solvers import points as solvers_of_points
 from diffclust.stability import choose_n_clusters, soft_memberships
-from diffclust.threads import small_in_one_thread
+from diffclust.threads import is_small_set, small_in_one_thread
 from diffclust.validation import check_count, check_points
 
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
@@ -278,9 +280,7 @@ def partition(
     if tree is not None and tree.n_points != len(points):
         raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
     check_cut(cut, n_clusters, knowledge)
-    compares = (
-        cut == "auto" and reachability is None and min_cluster_size == "auto" and metric in ("sqeuclidean", "euclidean")
-    )
+    compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
     splits: list[Split] = []
     numbers: dict[int, float] = {}
     by_sample: _BySample | None = None
@@ -309,8 +309,18 @@ def partition(
         rows = _few_components(rows) if np.ndim(rows) == 2 else None
         tree_of_rows = functools.cache(lambda: spanning_tree(rows, "sqeuclidean"))
         cut_all = functools.partial(_cut_all, rows=rows, tree_of_rows=tree_of_rows)
-        partitions = cut_all(points, knowledge, wanted, tree=free if metric == "sqeuclidean" else None)
-        evidence = choose_cut(partitions, splits, cut_all, knowledge.labels)
+        if splits and rows is not None:
+            tree_of_rows()  # once, before there are other processes
+        tasks = [functools.partial(cut_all, each.embedding, each.known, wanted) for each in splits]
+        with beside(tasks, is_small_set(points) and len(points) >= WORTH_A_FORK) as results:
+            partitions = cut_all(points, knowledge, wanted, tree=free if metric == "sqeuclidean" else None)
+            k_found = max(int(each.max()) + 1 for each in partitions.values())
+            of_splits = (
+                results()
+                if k_found == wanted
+                else [cut_all(each.embedding, each.known, k_found) for each in splits]  # no cut finds as few
+            )
+        evidence = choose_cut(partitions, splits, of_splits, knowledge.labels)
         evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
         if of_pairs is not None and of_pairs.max() + 1 == wanted:
             partitions[OF_PAIRS] = of_pairs
@@ -342,6 +352,32 @@ def partition(
         evidence,
         tuple(others),
     )
+
+
+def what_retrain_is_told(
+    knowledge: Knowledge,
+    n_clusters: int | None,
+    *,
+    min_cluster_size: int | str = "auto",
+    cut: str = "forest",
+    seed: int = 0,
+    metric: str = "sqeuclidean",
+    reachability: int | None = None,
+) -> list[Knowledge]:
+    """What :func:`partition` with these arguments will call ``retrain`` with, so that training may begin before.
+
+    Returns:
+        It. Empty as well where it is not known before: of knowledge that may be wrong, and of more than 20,000 points.
+    """
+    if knowledge.is_soft or not _compares_cuts(cut, min_cluster_size, reachability, metric):
+        return []
+    return hide_labels(knowledge, n_clusters, seed)
+
+
+def _compares_cuts(cut: str, min_cluster_size: int | str, reachability: int | None, metric: str) -> bool:
+    """Whether cuts are compared, of points that are not too many."""
+    plain = reachability is None and min_cluster_size == "auto"
+    return cut == "auto" and plain and metric in ("sqeuclidean", "euclidean")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""One thread for small jobs of torch, scikit-learn and BLAS.
+"""How many threads there are: one for small jobs of torch, scikit-learn and BLAS, and a limit for those of the solver.
 
 Threads of OpenMP and BLAS wait for each other by spinning. For small matrices they gain little on a quiet machine, and
 beside other busy processes they spin whole time slices away. So a job that is small runs in one thread, and its sums do
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import re
 import sys
 import threading
@@ -56,6 +57,11 @@ class _Inside:
             with self.lock:
                 self.count -= 1
 
+    def threads_outside(self, torch: Any) -> int:
+        """Torch's number of threads, as it is or was before."""
+        with self.lock:
+            return int(self.before if self.count and self.before else torch.get_num_threads())
+
 
 _INSIDE = _Inside()
 
@@ -94,13 +100,52 @@ def ignored_warnings(category: type[Warning] = Warning, message: str = "", modul
             filters.remove(ignored)
 
 
+_limit: float = math.inf
+
+
+def allowed_threads() -> int:
+    """The number of cores that this process may use, or of threads where the user allows fewer of them.
+
+    Returns:
+        It. The user says it by OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS; :func:`one_thread`
+        does not count.
+    """
+    import joblib
+    import numba
+
+    torch = sys.modules.get("torch")
+    of_torch = _INSIDE.threads_outside(torch) if torch else int(os.environ.get("OMP_NUM_THREADS") or joblib.cpu_count())
+    return int(min(joblib.cpu_count(), of_torch, vars(numba.config)["NUMBA_NUM_THREADS"], _limit))
+
+
+@contextmanager
+def at_most_threads(n: int) -> Iterator[None]:
+    """Limits the threads of the CPU solver while other processes of ours use the other cores."""
+    global _limit
+    before, _limit = _limit, n
+    try:
+        yield
+    finally:
+        _limit = before
+
+
+def solver_threads(wanted: int) -> int:
+    """As many as wanted, or as few as :func:`at_most_threads` says."""
+    return int(min(wanted, _limit))
+
+
+def is_small_set(rows: Any) -> bool:
+    """Whether work on all pairs of rows (n, ...) is a small job. What is no array is not known to be one."""
+    shape = tuple(getattr(rows, "shape", ()))
+    return bool(shape) and shape[0] * math.prod(shape) < SMALL_SET
+
+
 def small_in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function whose first argument is rows (n, ...): its job is small if n * rows.size < ``SMALL_SET``."""
 
     @functools.wraps(function)
     def limited(*arguments: P.args, **options: P.kwargs) -> R:
-        shape = tuple(getattr(arguments[0], "shape", ())) if arguments else ()
-        with one_thread(bool(shape) and shape[0] * math.prod(shape) < SMALL_SET):
+        with one_thread(bool(arguments) and is_small_set(arguments[0])):
             return function(*arguments, **options)
 
     return limited

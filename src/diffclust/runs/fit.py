@@ -19,7 +19,7 @@ from diffclust import training
 from diffclust.files import write_atomically
 from diffclust.knowledge import Knowledge, Weights
 from diffclust.mistakes import Suspects, suspect_labels, suspect_pairs
-from diffclust.partition import Partition, check_cut, partition
+from diffclust.partition import Partition, check_cut, partition, what_retrain_is_told
 from diffclust.runs.again import name_clusters, record_known
 from diffclust.runs.baselines import score_methods
 from diffclust.runs.describe import describe_clusters
@@ -120,15 +120,19 @@ def fit_run(
     if training.is_first_rank():
         for sentence in table.sentences:
             say(sentence)
-    with contextlib.ExitStack() as lock:
+    with contextlib.ExitStack() as stack:
 
         def make_folder() -> None:
             if training.is_first_rank():
-                lock.enter_context(prepare(folder, settings, resume))
+                stack.enter_context(prepare(folder, settings, resume))
                 if table.texts is not None and table.encoding is not None:  # a resumed run need not embed them again
                     path = vectors_file(folder, table.texts, table.encoding["model"])
                     write_atomically(path, lambda file: np.save(file, table.features))
 
+        cold = config if warm is None else dataclasses.replace(config, n_steps=max(config.n_steps, COLD_STEPS))
+        cutting: dict[str, Any] = {"min_cluster_size": min_cluster_size, "cut": cut, "seed": config.seed}
+        told = what_retrain_is_told(knowledge, n_clusters, **cutting)
+        retrain = stack.enter_context(training.retrained_beside(cold, table.features, told))
         last = folder / training.LAST
         module = training.fit(
             with_own_backbone(config),  # the baseline and the choice of a cut start from an untrained one
@@ -141,7 +145,6 @@ def fit_run(
             on_ready=make_folder,
             warm=None if warm is None else warm.module,
         )
-        cold = config if warm is None else dataclasses.replace(config, n_steps=max(config.n_steps, COLD_STEPS))
         trained = time.perf_counter()
         is_first = training.is_first_rank()
         tell = say if is_first else lambda text: None
@@ -159,11 +162,9 @@ def fit_run(
             embeddings,
             knowledge,
             n_clusters,
-            min_cluster_size=min_cluster_size,
-            cut=cut,
             rows=rows,
-            retrain=training.retrainer(cold, table.features),
-            seed=config.seed,
+            retrain=retrain,
+            **cutting,
         )
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")

@@ -8,7 +8,8 @@ Everything random in step t is a pure function of (seed, t): the rows of its bat
 counts its draws of noise in its state. So a run that was killed and resumed is the run that was not.
 
 ``settings.py`` has the settings, ``data.py`` makes batches, ``module.py`` is network and loss, ``steps.py`` takes many
-steps at once on a GPU, ``loop.py`` trains and embeds, ``checkpoints.py`` saves and loads, ``ranks.py`` is about several
+steps at once on a GPU, ``loop.py`` trains and embeds, ``retraining.py`` trains without some of the labels, beside the
+main training where it can, ``checkpoints.py`` saves and loads, ``ranks.py`` is about several
 ranks, ``fleet.py`` trains several networks side by side, and ``callbacks.py`` has the progress bar.
 """
 
@@ -22,9 +23,10 @@ except ImportError as error:
 
 from diffclust.training.checkpoints import LAST, check_checkpoint, load, save
 from diffclust.training.fleet import fit_many
-from diffclust.training.loop import classify, embed, fit, retrainer, scaled_rows
+from diffclust.training.loop import classify, embed, fit, scaled_rows
 from diffclust.training.module import ForestModule
 from diffclust.training.ranks import is_first_rank, is_restartable, torchrun_settings
+from diffclust.training.retraining import retrained_beside, retrainer
 from diffclust.training.settings import TrainingConfig
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "is_first_rank",
     "is_restartable",
     "load",
+    "retrained_beside",
     "retrainer",
     "save",
     "scaled_rows",

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from diffclust.backbones import BACKBONES
 from diffclust.frameworks import to_numpy
-from diffclust.knowledge import Knowledge
 from diffclust.threads import ignored_warnings, is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
@@ -247,37 +246,6 @@ def scaled_rows(module: ForestModule, x: Any) -> NDArray[np.float32]:
 def needs_one_thread(module: ForestModule, rows: torch.Tensor, n_rows: int) -> bool:
     """Whether one thread is enough for the network. A network of the user's own keeps torch's settings."""
     return module.config.backbone in BACKBONES and is_small(module, rows[:1].to(module.device), n_rows)
-
-
-def retrainer(config: TrainingConfig, x: Any) -> Callable[[Knowledge], NDArray[np.float32]]:
-    """A function that trains on other knowledge and returns the embeddings of all rows.
-
-    It takes half as many steps, and one network instead of a committee, which is enough to compare ways to cut an
-    embedding.
-
-    Args:
-        config: of the training, decided (:meth:`TrainingConfig.resolve`). Of a backbone that is a module, which must be
-            untrained, each call trains a copy.
-        x: (n, ...) rows.
-
-    Returns:
-        ``knowledge -> (n, d)``.
-    """
-    short = dataclasses.replace(
-        config,
-        backbone="residual" if config.backbone == "committee" else config.backbone,
-        n_steps=-(-config.n_steps // 2),
-        validation_fraction=0.0,
-        patience=None,
-        devices=1,  # only the first rank calls this
-        num_nodes=1,
-        strategy="auto",
-    )
-
-    def retrain(knowledge: Knowledge) -> NDArray[np.float32]:
-        return embed(fit(with_own_backbone(short), x, knowledge, progress=False), x, device=config.device)
-
-    return retrain
 
 
 def with_own_backbone(config: TrainingConfig) -> TrainingConfig:

@@ -12,6 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.threads import solver_threads
+
 
 def plain(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
     """Contiguous and writeable: Numba would compile everything once more for any other kind of array."""
@@ -26,7 +28,11 @@ _pool_owner = 0
 
 
 def max_threads() -> int:
-    """NUMBA_NUM_THREADS, which is the number of cores unless the user sets it."""
+    """NUMBA_NUM_THREADS, which is the number of cores unless the user sets it; fewer beside processes of ours."""
+    return solver_threads(_numba_threads())
+
+
+def _numba_threads() -> int:
     return int(vars(numba.config)["NUMBA_NUM_THREADS"])
 
 
@@ -43,7 +49,7 @@ def in_threads(work: Callable[[int, int], None], n_items: int, grain: int = 1) -
             work(0, n_items)
         return
     if _pool is None or _pool_owner != os.getpid():  # threads do not survive a fork
-        _pool, _pool_owner = ThreadPoolExecutor(max_threads(), "diffclust"), os.getpid()
+        _pool, _pool_owner = ThreadPoolExecutor(_numba_threads(), "diffclust"), os.getpid()
     n_pieces = min(PIECES * n_threads, n_items // max(grain, 1))
     pieces = deque((n_items * p // n_pieces, n_items * (p + 1) // n_pieces) for p in range(n_pieces))
 
