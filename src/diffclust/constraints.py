@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from diffclust._typing import Array
 from diffclust.frameworks import (
+    check_at_least,
     fill_unknown,
     framework_of,
     identity_mask,
-    is_integer,
     is_traced,
     namespace_of,
     sort,
@@ -137,20 +137,17 @@ class Constraints:
             >>> Constraints.from_pairs(3, [(0, 1)], [(1, 2)], cannot_weights=2.0).soft[2].tolist()
             [-2.0, -2.0, 0.0]
         """
-        if not is_integer(n_points):
-            raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
-        if n_points < 1:
-            raise ValueError(f"n_points must be at least 1, got {n_points}.")
-        must = check_pairs("must_link", must_link, int(n_points))
-        cannot = check_pairs("cannot_link", cannot_link, int(n_points))
+        n_points = check_at_least("n_points", n_points)
+        must = check_pairs("must_link", must_link, n_points)
+        cannot = check_pairs("cannot_link", cannot_link, n_points)
         if must_weights is None and cannot_weights is None:
-            return _from_hard_pairs(int(n_points), must, cannot)
+            return _from_hard_pairs(n_points, must, cannot)
         weight = {
             name: check_weights(name, np.inf if given is None else given, (len(pairs),))
             for name, given, pairs in (("must_weights", must_weights, must), ("cannot_weights", cannot_weights, cannot))
         }
         hard_must, hard_cannot = np.isinf(weight["must_weights"]), np.isinf(weight["cannot_weights"])
-        relation = _close(int(n_points), must[hard_must], cannot[hard_cannot])
+        relation = _close(n_points, must[hard_must], cannot[hard_cannot])
         if hard_must.all() and hard_cannot.all():
             return _from_closed_relation(relation)
         pairs = np.concatenate([must[~hard_must], cannot[~hard_cannot]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +100,15 @@ def device_of(array: Any) -> str:
 def is_integer(value: Any) -> bool:
     """Whether this is an integer of Python or NumPy, or a size that torch traces. True and False are not."""
     return (isinstance(value, (int, np.integer)) and not isinstance(value, bool)) or is_symbolic(value)
+
+
+def check_at_least(name: str, value: Any, lowest: int = 1) -> int:
+    """An integer that is not below ``lowest``."""
+    if not is_integer(value):
+        raise TypeError(f"{name} must be an integer, got {reprlib.repr(value)}.")
+    if value < lowest:
+        raise ValueError(f"{name} must be at least {lowest}, got {value}.")
+    return int(value)
 
 
 def is_symbolic(size: Any) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, is_integer
+from diffclust.frameworks import check_at_least, framework_of, is_integer
 
 __all__ = ["Gumbel", "Noise", "Normal", "sample"]
 
@@ -180,10 +180,7 @@ class Noise:
     def sample(self, seed: int, n_draws: int, n: int, *, first_draw: int = 0) -> NDArray[np.float32]:
         """The noise of draws ``first_draw, first_draw + 1, ...``, see :func:`sample`."""
         for name, value in (("n_draws", n_draws), ("n", n), ("first_draw", first_draw)):
-            if not is_integer(value):
-                raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}.")
+            check_at_least(name, value, lowest=0)
         if first_draw + n_draws > 2**63:
             raise ValueError(f"draws are numbered up to 2**63, got first_draw={first_draw}.")
         k0, k1 = split_seed(seed)
