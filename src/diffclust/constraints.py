@@ -222,7 +222,8 @@ class Constraints:
         if self.relation is None:
             return self.label_range()[0]
         relations = to_numpy(self.relation).reshape(-1, self.n_points, self.n_points)
-        return _scalar(np.array([_chromatic_bound(r) for r in relations]).reshape(self.batch_shape))
+        bounds = [bound_of_groups(Constraints(relation=relation).groups()[1]) for relation in relations]
+        return _scalar(np.array(bounds).reshape(self.batch_shape))
 
     @property
     def max_clusters(self) -> Array:
@@ -552,7 +553,7 @@ def _from_hard_pairs(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -
     """Label form if pairs say no more than labels; then no matrix of all points is made."""
     group, apart = join_knowledge(np.full(n, UNKNOWN), must[must[:, 0] != must[:, 1]], cannot)
     if not all_apart(apart):
-        return _from_closed_relation(_close(n, must, cannot))
+        return Constraints.from_groups(group, apart)
     points = np.flatnonzero(group >= 0)
     _, first = np.unique(group[points], return_index=True)
     labels = np.full(n, UNKNOWN, np.int64)
@@ -572,16 +573,8 @@ def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
     return Constraints(relation=relation)
 
 
-def _chromatic_bound(relation: NDArray[np.int8]) -> int:
-    """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
-    different = relation == DIFFERENT
-    constrained = np.flatnonzero(different.any(-1))
-    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
-    return bound_of_groups(different[np.ix_(leaders, leaders)])
-
-
 def bound_of_groups(apart: NDArray[np.bool_]) -> int:
-    """The same for groups, of which some must stay apart."""
+    """A lower bound on the number of clusters that groups need of which some must stay apart; exact up to 2."""
     from scipy.sparse.csgraph import connected_components
 
     constrained = np.flatnonzero(apart.any(-1))  # one colour is enough for all others

@@ -75,7 +75,7 @@ def kmeans(
         if start < n_starts or n_clusters == len(points):
             centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         else:
-            centres = _free_centres(points, n_clusters, seed, free_restarts)
+            centres = free_kmeans(points, n_clusters, seed, free_restarts).cluster_centers_
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -322,14 +322,13 @@ def first_centres(
     return centres
 
 
-def _free_centres(points: Floats, n_clusters: int, seed: int, restarts: int) -> Floats:
-    """The centres of k-means without knowledge."""
+def free_kmeans(points: NDArray[Any], n_clusters: int, seed: int, restarts: int) -> Any:
+    """scikit-learn's k-means, which knows nothing about the rows, fitted."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with ignored_warnings(ConvergenceWarning):  # where rows are equal there are fewer clusters
-        model = KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
-    return np.asarray(model.cluster_centers_, np.float64)
+        return KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
 
 
 def squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:
