@@ -86,9 +86,9 @@ def kmeans(
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
 
-    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
-    more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
-    which keeps the leading part of all eigenvectors, and :func:`_consensus` cuts these. Arguments and errors are those
+    It follows clusters of any shape, as the forest does, and a few rows between two clusters mislead it less. With more
+    than 20 clusters the eigenvectors mix. Then each row becomes the mean of itself and its neighbours, twice, which
+    keeps the leading part of all eigenvectors, and :func:`_consensus` cuts the result. Arguments and errors are those
     of :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -134,8 +134,9 @@ def spectral_rows(graph: Any, n_clusters: int, seed: int = 0) -> Floats:
 def _consensus(points: Floats, knowledge: Knowledge, n_clusters: int, seed: int) -> Ints:
     """What several starts of :func:`kmeans` of smoothed points agree about.
 
-    Of many clusters every start ends elsewhere: it splits some clusters and merges others. Each says in which clusters
-    a row's neighbours are; :func:`kmeans` of all that keeps together what most of them keep together.
+    With many clusters every start ends elsewhere: it splits some clusters and merges others. Each start gives, for
+    every row, the share of its neighbours in each cluster. :func:`kmeans` of all these shares keeps together what most
+    starts keep together.
     """
     from scipy.sparse import csr_array, hstack
     from sklearn.decomposition import TruncatedSVD
@@ -298,18 +299,18 @@ def first_centres(
     squares: Floats,
     group: Ints,
     members: list[Ints],
-    as_label_vector: bool,
+    are_classes: bool,
     n_clusters: int,
     rng: np.random.Generator,
 ) -> Floats:
-    """Means of the groups if each has a cluster of its own, and rows drawn by their squared distance from these."""
+    """Means of the groups if they are classes, and rows drawn by their squared distance from the centres so far."""
     centres = np.empty((0, points.shape[1]))
-    if as_label_vector and members:
+    if are_classes and members:
         centres = np.stack([points[rows].mean(0) for rows in members])
     if len(centres) == 0:
         centres = points[[rng.integers(len(points))]]
     nearest = squared_distances(points, squares, centres).min(1)
-    if as_label_vector:
+    if are_classes:
         nearest[group >= 0] = 0
     while len(centres) < n_clusters:
         if nearest.sum() > 0:

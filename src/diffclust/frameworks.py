@@ -42,7 +42,7 @@ def to_numpy(array: Any, name: str = "the array") -> np.ndarray:
 
 @contextmanager
 def explain_words() -> Iterator[None]:
-    """Adds to NumPy's error about a word where a number belongs what to do about it."""
+    """Extends NumPy's error about a word in place of a number by what to do about it."""
     try:
         yield
     except ValueError as error:
@@ -112,13 +112,13 @@ def check_at_least(name: str, value: Any, lowest: int = 1) -> int:
 
 
 def is_symbolic(size: Any) -> bool:
-    """Whether this is a size that torch traces for all values: to compare it would bind the program to the answer."""
+    """Whether this is a size that torch traces for all values. Comparing it would limit the program to the answer."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(size, torch.SymInt)
 
 
 def smaller(number: int, size: int) -> int:
-    """``min(number, size)``, which asks no question about a symbolic size: the answer would bind a traced program."""
+    """``min(number, size)`` without a comparison where the size is symbolic, see :func:`is_symbolic`."""
     return sys.modules["torch"].sym_min(number, size) if is_symbolic(size) else min(number, size)
 
 
@@ -138,7 +138,7 @@ _rehearsed = False  # not a context variable: torch.compile cannot trace these
 
 @contextmanager
 def rehearsed_capture() -> Iterator[None]:
-    """A context in which nothing is read that would not be read while a CUDA graph is captured."""
+    """A context in which code does what it does while a CUDA graph is captured: it reads nothing of the GPU."""
     global _rehearsed
     before, _rehearsed = _rehearsed, True
     try:
@@ -158,7 +158,7 @@ def sort(array: Any) -> Any:
 
 
 def take_last(array: Any, index: int) -> Any:
-    """``array[..., index]``; while torch compiles, the index may be symbolic, and no question is asked about it."""
+    """``array[..., index]``; while torch compiles, the index may be symbolic, and then it is not compared."""
     if framework_of(array) == "torch" and (torch := sys.modules["torch"]).compiler.is_compiling():
         return array.index_select(-1, torch.full((1,), index, device=array.device))[..., 0]
     return array[..., index]

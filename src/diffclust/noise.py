@@ -2,7 +2,7 @@
 
 Noise is a pure function of ``(seed, draw, i, j)``, made by the counter-based generator Philox4x32-10
 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Any draw can be made again,
-anywhere, in any order, so its noise is stored while it is being solved, at most.
+anywhere, in any order. So no noise has to be stored for longer than its draw is being solved.
 
 **Layout.** The key is the 64-bit seed; the counter is ``(j // 2, i // 2, draw low, draw high)`` for ``i < j``.
 One call of the generator gives four words, which serve the 2 x 2 block of pairs that share this counter:

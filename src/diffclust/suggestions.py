@@ -5,10 +5,11 @@
 
 An answer settles a row and, by and large, the rows around it. So each question goes to the row with most uncertainty in
 its neighbourhood, and what its answer settles no longer counts for the next one: the questions are about different
-things. A row is uncertain as far as its cluster's probability is below one (:mod:`diffclust.confidence`); as far as a
-classifier of the answers takes it for another class than that of its cluster; fully, where nothing is known about its
-cluster; and a little, where no answer was given in its neighbourhood. The neighbourhoods of all answers and questions
-together have half as many rows as there are, so they shrink with every answer.
+things. How uncertain a row is follows from the probability of its cluster (:mod:`diffclust.confidence`) and from a
+classifier of the answers, which may take the row for another class than that of its cluster. A row of a cluster about
+which nothing is known is fully uncertain. A row without an answer in its neighbourhood is a little more uncertain than
+others. The neighbourhoods of all answers and questions together have half as many rows as there are, so they shrink
+with every answer.
 """
 
 from __future__ import annotations

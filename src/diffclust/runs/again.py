@@ -85,7 +85,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
 def _pairs_still_present(
     pairs: NDArray[np.int64], soft: NDArray[np.float64], matches: NDArray[np.int64]
 ) -> tuple[Pairs, NDArray[np.float64]]:
-    """Pairs of old rows as pairs of rows, and their weights, without those of which a row is gone."""
+    """Pairs of old rows as pairs of rows, and their weights, without pairs that have lost a row."""
     now = {old: row for row, old in enumerate(matches.tolist()) if old >= 0}
     weights = {(int(i), int(j)): weight for i, j, weight in soft.tolist()}
     weights |= {(i, j): np.inf for i, j in pairs.tolist() if (i, j) not in weights}
@@ -99,7 +99,7 @@ def record_known(
     held_out: NDArray[np.int64] | None = None,
     told: Knowledge | None = None,
 ) -> Known:
-    """What a run was told, by ``told`` before it was decided what to believe; without knowledge, keys of rows alone."""
+    """What a run was told, with the weights of ``told``, what was known before it was decided what to believe."""
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
     told = knowledge if told is None else told

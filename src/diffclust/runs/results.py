@@ -172,7 +172,7 @@ class Known:
         must_link, cannot_link: (m, 2) pairs of row numbers; of those that may be wrong, the ones that are believed.
         row_keys: (n,) a hash of the features of each row.
         ids: (n,) texts; (0,) where rows have none.
-        soft_must, soft_cannot: (m, 3) all pairs that may be wrong, and their weights as given: nan is to be found.
+        soft_must, soft_cannot: (m, 3) all pairs that may be wrong, and their weights as given: nan is estimated.
         soft_labels: (m, 3) rows, classes and weights of all labels that may be wrong.
     """
 

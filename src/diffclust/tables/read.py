@@ -21,7 +21,7 @@ FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
 
 # What a file or a folder may be.
 TABLE, CELLS, PICTURES, ARRAYS = "a table with columns", "an .h5ad file", "a folder of pictures", "an array"
-MANY_CLASSES = 10  # with less than two labels each, they may be no classes
+MANY_CLASSES = 10  # from which on classes with fewer than two labels each look like ids
 OPTION_OF = {"id_column": TABLE, "text": TABLE, "use_rep": CELLS, "image_size": PICTURES}
 LABELS_OF_FOLDERS = {
     ARRAYS: "Give a file with a label for each row.",

@@ -39,7 +39,7 @@ class TextColumn:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any], model: str | None = None) -> TextColumn:
-        """From the JSON of a run, which is not trusted. A model that is given again is."""
+        """From the JSON of a run. The model that it names is not trusted; a ``model`` that the caller gives is."""
         return cls(content["column"], model or content["model"], content["id"], trusted=model is not None)
 
     def to_dict(self) -> dict[str, Any]:
