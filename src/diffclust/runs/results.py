@@ -74,11 +74,16 @@ class Run:
         Raises:
             ValueError: the run is of an older version, which did not note them.
         """
+        known = self.noted()
+        return Knowledge.join(known.labels, known.must_link, known.cannot_link)
+
+    def noted(self) -> Known:
+        """``known``, or a ValueError in runs of older versions."""
         if self.known is None:
             raise ValueError(
                 f"{self.folder} is of an older version, which did not write {KNOWN}. Fit again with resume=True."
             )
-        return Knowledge.join(self.known.labels, self.known.must_link, self.known.cannot_link)
+        return self.known
 
     @property
     def row_names(self) -> list[str] | None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.tables.columns import BLANK
-from diffclust.tables.table import no_column
+from diffclust.tables.table import no_column, reason_of
 
 MODEL = "all-MiniLM-L6-v2"
 
@@ -93,9 +93,9 @@ def embed_texts(texts: Sequence[str], model: str, *, trusted: bool = True) -> ND
     try:
         loaded = SentenceTransformer(model)
     except Exception as error:  # hub, tokenizer and weights raise errors of many types
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
         raise ValueError(
-            f"model={model!r} cannot be loaded: {reason}. Give the name of a sentence-transformers model, or a folder."
+            f"model={model!r} cannot be loaded: {reason_of(error)}. Give the name of a sentence-transformers model, or "
+            "a folder."
         ) from error
     vectors = loaded.encode(list(texts), show_progress_bar=len(texts) > 2000)
     return np.asarray(vectors, np.float32)
