@@ -67,12 +67,21 @@ def python_m(module, *arguments):
     return Process(_run_module, module, arguments)
 
 
+def python_c(code):
+    """``python -c code`` in a process of its own, on one thread."""
+    return Process(_run_code, code)
+
+
 def _call(function, arguments, threads, outputs):
     for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
         with path.open("w") as file:
             os.dup2(file.fileno(), stream.fileno())
     torch.set_num_threads(threads)
     function(*arguments)
+
+
+def _run_code(code):
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def _run_module(module, arguments):

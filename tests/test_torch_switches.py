@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import diffclust as dc
 from oracles import random_similarity
+from processes import python_c
 
 binding = import_module("diffclust.bindings.torch")  # registers the operators
 OPS = torch.ops.diffclust
@@ -733,11 +734,8 @@ def test_a_device_without_a_solver_is_served_by_the_cpu():
     pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch cannot make a device in Python")
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    result = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert result.stdout == "done\n", result.stderr
+    output, errors = python_c(ELSEWHERE).communicate()
+    assert output == "done\n", errors
 
 
 def test_meta_tensors_have_no_solver():
