@@ -114,9 +114,10 @@ class Encoding:
             else:
                 values = _to_numbers(series, column.kind, source)
                 blank = np.flatnonzero(np.isnan(values))
-                if len(blank) and column.fill is None:
-                    raise ValueError(f"{source}: column {column.name!r} is blank in row {blank[0]}. Fill or remove it.")
                 if len(blank):
+                    if column.fill is None:
+                        where = f"{source}: column {column.name!r} is blank in row {blank[0]}"
+                        raise ValueError(f"{where}. Fill or remove it.")
                     empty.append(repr(column.name))
                     values = np.where(np.isnan(values), column.fill, values)
                 parts.append(values[:, None])
