@@ -7,6 +7,7 @@ of pytest, does nothing else, and forks. ``test_smoke.py`` starts the program as
 import multiprocessing
 import os
 import runpy
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -67,6 +68,24 @@ def python_m(module, *arguments):
     return Process(_run_module, module, arguments)
 
 
+def on_ranks(n_ranks, module, *arguments):
+    """``python -m module ...`` in a process for each rank, with the variables that torchrun sets."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        **{"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1},
+        **{"WORLD_SIZE": n_ranks, "LOCAL_WORLD_SIZE": n_ranks, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1},
+    }
+    each = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in range(n_ranks)]
+    return [Process(_run_module, module, arguments, variables) for variables in each]
+
+
+def python_c(code):
+    """``python -c code`` in a process of its own, on one thread."""
+    return Process(_run_code, code)
+
+
 def _call(function, arguments, threads, outputs):
     for stream, path in zip((sys.stdout, sys.stderr), outputs, strict=True):
         with path.open("w") as file:
@@ -75,6 +94,11 @@ def _call(function, arguments, threads, outputs):
     function(*arguments)
 
 
-def _run_module(module, arguments):
+def _run_code(code):
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _run_module(module, arguments, variables=None):
+    os.environ.update({name: str(value) for name, value in (variables or {}).items()})
     sys.argv = [module, *(str(each) for each in arguments)]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

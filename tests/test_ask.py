@@ -145,7 +145,7 @@ def test_estimators_name_their_clusters():
 
 def test_wrong_arguments_are_named():
     found = partition(blobs(5)[0], None, 4)
-    with pytest.raises(ValueError, match="kind must be 'rows' or 'pairs', got 'columns'"):
+    with pytest.raises(ValueError, match="kind must be one of 'rows', 'pairs', got 'columns'"):
         dc.suggest(found, 3, "columns")
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         dc.suggest(found, 0)

@@ -46,6 +46,19 @@ from diffclust.solvers.tree import find
 assert find(np.array([0, 0, 1]), 2) == 0
 print(find.stats)
 """
+# The same function, compiled anew for each of the given caches: one process for all of them.
+EACH_CACHE = """
+import sys
+import numba, numpy as np
+from diffclust.solvers.compiled import jit
+from diffclust.solvers.tree import find
+
+for cache in sys.argv[2:]:
+    numba.config.CACHE_DIR = cache
+    fresh = jit(error_model="python")(find.py_func)
+    assert fresh(np.array([0, 0, 1]), 2) == 0
+    print(fresh.stats)
+"""
 LOADED = "cache_misses=Counter()"
 FULL_DISK = """
 import errno
@@ -58,7 +71,7 @@ IndexDataCacheFile._save_data = full
 """
 
 
-def run(code, folder, *, cache=None, prefix=(), **variables):
+def run(code, folder, *arguments, cache=None, prefix=(), **variables):
     """Run code with the package in folder, no home, and no trace of the caller's caches."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_CACHE", "XDG_", "PYTHONPATH"))
@@ -66,7 +79,7 @@ def run(code, folder, *, cache=None, prefix=(), **variables):
     environment |= {"PYTHONPATH": str(folder), "HOME": str(folder / "no-home"), "PYTHONDONTWRITEBYTECODE": "1"}
     if cache is not None:
         environment["NUMBA_CACHE_DIR"] = str(cache)
-    command = [*prefix, sys.executable, "-c", code, str(folder)]
+    command = [*prefix, sys.executable, "-c", code, str(folder), *map(str, arguments)]
     return subprocess.run(command, env=environment | variables, cwd="/", capture_output=True, text=True)
 
 
@@ -139,16 +152,18 @@ def overwritten(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [emptied, cut, overwritten])
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-def test_damaged_files_of_the_cache_are_made_again(installed, filled, tmp_path, suffix, damage):
-    cache = shutil.copytree(filled, tmp_path / "cache")
-    (file,) = cache.rglob(f"*{suffix}")
-    file.write_bytes(damage(file.read_bytes()))
+def test_damaged_files_of_the_cache_are_made_again(installed, filled, tmp_path):
+    whole = shutil.copytree(filled, tmp_path / "whole")
+    damaged = []
+    for suffix in (".nbi", ".nbc"):
+        for damage in (emptied, cut, overwritten):
+            damaged.append(shutil.copytree(filled, tmp_path / f"{damage.__name__}{suffix}"))
+            (file,) = damaged[-1].rglob(f"*{suffix}")
+            file.write_bytes(damage(file.read_bytes()))
     for kept in (False, True):
-        result = run(ONE_FUNCTION, installed, cache=cache)
+        result = run(EACH_CACHE, installed, whole, *damaged)
         assert result.returncode == 0, result.stderr
-        assert (LOADED in result.stdout) == kept
+        assert [LOADED in line for line in result.stdout.splitlines()] == [True] + [kept] * len(damaged)
 
 
 @pytest.mark.slow

@@ -98,9 +98,9 @@ def test_pairs_of_a_truth_are_satisfied_with_the_true_number_of_clusters():
     for seed in range(40):
         rng = np.random.default_rng(seed)
         k = int(rng.integers(2, 9))
-        truth = rng.integers(0, k, int(rng.integers(40, 300)))
+        truth = rng.integers(0, k, int(rng.integers(20, 150)))
         x = rng.normal(size=(len(truth), 4)) + np.eye(8, 4)[truth]
-        must, cannot = random_pairs(rng, truth, int(rng.integers(10, 1000)))
+        must, cannot = random_pairs(rng, truth, int(rng.integers(5, 500)))
         known = Knowledge.join(np.full(len(x), -1), must, cannot)
         for found in (cuts.kmeans(x, known, k), partition(x, known, k).clusters):
             assert satisfies(found, must, cannot)
@@ -160,8 +160,8 @@ def test_one_label_a_class_is_enough_for_a_classifier():
     assert len(np.unique(found)) == 30
 
 
-@pytest.mark.slow
-def test_colourings_are_as_cheap_as_exhaustive_search_says():
+def test_colourings_are_as_cheap_as_exhaustive_search_says(monkeypatch):
+    monkeypatch.setattr(cuts, "TABU_MOVES", 1000)  # more than enough for six groups, and what cannot be is found sooner
     excess = []
     for seed in range(60):
         rng = np.random.default_rng(seed)

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from typer.testing import CliRunner  # noqa: E402
 from diffclust.training import embed, load  # noqa: E402
 from experiments import data, evaluation, images, networks, recipes  # noqa: E402
 from experiments.__main__ import app  # noqa: E402
-from processes import python_m  # noqa: E402
+from processes import on_ranks, python_m  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = [name for name, cls in recipes.RECIPES.items() if issubclass(cls, images.ImageRecipe)]
@@ -91,11 +88,8 @@ def test_killed_and_resumed_and_on_two_ranks(tmp_path):
     assert killed.returncode == -signal.SIGKILL
     finish(python_m(*COMMAND, tmp_path / "killed", "--resume"))
     assert scores_of(tmp_path / "killed") == expected
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, *COMMAND, tmp_path / "ranks"]
-    ranks = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert ranks.returncode == 0, ranks.stderr
+    for rank in on_ranks(2, *COMMAND, tmp_path / "ranks"):
+        finish(rank)
     for name, values in scores_of(tmp_path / "ranks").items():
         assert values == pytest.approx(expected[name], abs=0.05)  # another order of sums
 

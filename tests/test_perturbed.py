@@ -567,7 +567,7 @@ def test_integers_of_any_kind_are_the_same_seed():
 
 
 PEAK = """
-import json, sys, torch, diffclust as dc
+import json, multiprocessing, sys, torch, diffclust as dc
 
 def status(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
@@ -584,36 +584,41 @@ def run(n, n_draws, what):
     result.backward(torch.randn(result.shape))
     return s.grad
 
-n, n_draws, *all_of = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
-for what in all_of:
-    run(16, 4, what)
-before = status("VmRSS")
-growth = {}
-for what in all_of:
+def growth(n, n_draws, what):
+    run(16, 4, what)  # a fork has the pages of the code only once they are used
+    before = status("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")  # forget the peak so far
     gradient = run(n, n_draws, what)
     assert gradient.isfinite().all() and gradient.abs().sum() > 0, what
-    growth[what] = status("VmHWM") - before
-print(json.dumps(growth))
+    return status("VmHWM") - before
+
+torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+cases = json.loads(sys.argv[1])
+for _, _, what in cases:
+    run(16, 4, what)
+with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+    print(json.dumps(pool.starmap(growth, cases, chunksize=1)))
 """
 
 
-def peak_growth(n, n_draws, *what):
-    """Bytes by which resident memory grows at its peak, in a process of its own, after everything is compiled."""
+@pytest.fixture(scope="module")
+def peak_growth():
+    """Bytes by which resident memory grows at its peak, each in a process of its own, after everything is compiled."""
+    cases = [*((512, 200, operator) for operator in OPERATORS), (2048, 100, "loss")]
     # Not ru_maxrss: a child process inherits its parent's.
     run = subprocess.run(
-        [sys.executable, "-c", PEAK, str(n), str(n_draws), *what],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", PEAK, json.dumps(cases)], capture_output=True, text=True, check=False, timeout=300
+    )
     assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return dict(zip(cases, json.loads(run.stdout), strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_nothing_of_size_n_squared_times_draws_is_held(capsys):
+def test_nothing_of_size_n_squared_times_draws_is_held(peak_growth, capsys):
     n, n_draws = 512, 200
-    for what, growth in peak_growth(n, n_draws, *OPERATORS).items():
+    for what in OPERATORS:
+        growth = peak_growth[n, n_draws, what]
         with capsys.disabled():
             print(f"\n  {what}, forward and backward, n={n}, B={n_draws}: {growth / n**2 / 4:.1f} n^2 floats")
         assert growth < 0.15 * n_draws * n * n * 4
@@ -621,9 +626,9 @@ def test_nothing_of_size_n_squared_times_draws_is_held(capsys):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_peak_memory_of_loss_and_gradient(capsys):
+def test_peak_memory_of_loss_and_gradient(peak_growth, capsys):
     n, n_draws = 2048, 100
-    growth = peak_growth(n, n_draws, "loss")["loss"]
+    growth = peak_growth[n, n_draws, "loss"]
     with capsys.disabled():
         print(f"\n  loss of embeddings and its gradient, n={n}, B={n_draws}: {growth / n**2 / 4:.1f} n^2 floats")
     assert growth < 20 * n * n * 4

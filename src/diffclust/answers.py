@@ -85,7 +85,7 @@ def read_answers(path: Path, n_rows: int, row_names: Sequence[str] | None = None
 
 
 def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] | None = None) -> Answers | None:
-    r"""The same of a text; None where its first line does not have the columns of answers.
+    r"""Reads answers as :func:`read_answers` does, from a text; None where its first line lacks the columns of answers.
 
     Args:
         text: of the file.

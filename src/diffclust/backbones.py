@@ -122,8 +122,8 @@ class Residual(nn.Module):
 class Committee(nn.Module):
     """Several :class:`Residual` networks that learn side by side. The embedding is their mean.
 
-    All start at the same components of the input, so their embeddings can be added, and what each has made up by itself
-    averages out. In training each has a loss of its own: there the embeddings are (networks, n, embedding_dim).
+    All start at the same components of the input, so their embeddings can be added, and the errors that each makes by
+    itself average out. In training each has its own loss: there the embeddings are (networks, n, embedding_dim).
     """
 
     def __init__(self, input_shape: tuple[int, ...], embedding_dim: int) -> None:
@@ -181,10 +181,10 @@ def is_image(input_shape: tuple[int, ...]) -> bool:
 def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
     """Whether columns are of one unit, so that their sizes mean something.
 
-    One unit have pixels; columns of which at least half have a range half as wide as the widest one; principal
-    components (uncorrelated columns of falling variance); and counts or their logarithms (nothing negative, many
-    zeros, no column with most of the variance). Where labels are known, they have the last word: under which scaling
-    is a labelled row's nearest labelled row more often of its class? They decide only if that is no accident.
+    Columns count as of one unit if they are pixels; if at least half of them have a range half as wide as the widest
+    one; if they are principal components (uncorrelated, of falling variance); or if they are counts or logarithms of
+    counts (nothing negative, many zeros, no column with most of the variance). Labels overrule this if, under the other
+    scaling, significantly more labelled rows have a nearest labelled row of their class.
 
     Args:
         x: (n, ...) rows.

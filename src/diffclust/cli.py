@@ -150,7 +150,7 @@ BATCH_SIZE = "Rows of a training step. Larger batches find new classes better." 
     "256; more than 20 clusters: 512"
 )
 EPSILON = "Size of the noise that makes the clustering differentiable." + _default("0.5; images: growing from 0.5 to 2")
-DEVICES = "GPUs, or processes on the CPU, that share each step. Under torchrun, its own number counts."
+DEVICES = "GPUs, or processes on the CPU, that share each step. torchrun sets this by itself."
 TIMEOUT = "How long a device waits for another one before it gives up."
 MORE = "Answers to questions: the filled-in .csv file of `diffclust ask`, or the one that a report saves."
 WARM = "An earlier run to continue from: its labels, pairs, weights and names are used."
@@ -391,7 +391,7 @@ def ask(
     ] = None,
     backbone: OwnBackbone = None,
 ) -> None:
-    """Say which rows, or pairs of rows, to label next: those whose answer would settle most."""
+    """Say which rows, or pairs of rows, to label next: those whose answers help most."""
     from diffclust.files import write_atomically
     from diffclust.runs import load_run
 
@@ -437,13 +437,13 @@ def reproduce(context: typer.Context) -> None:
 @app.command()
 @exit_with_message
 def bench(
-    points: Annotated[list[int] | None, typer.Option(min=2, help="How many. May be given several times.")] = None,
+    points: Annotated[list[int] | None, typer.Option(min=2, help="How many points. May be repeated.")] = None,
     draws: Annotated[int, typer.Option(min=1, help="Draws of noise.")] = 100,
     clusters: Annotated[int, typer.Option(min=1, help="How many clusters.")] = 10,
 ) -> None:
     """How fast the solver is on this machine, against plain Kruskal on the same draws; answers are checked first.
 
-    Both rules, and on a GPU, too, if there is one.
+    It times the free forest and both rules for labels, on a GPU, too, if there is one.
     """
     from diffclust.bench import find_gpu, timings
 

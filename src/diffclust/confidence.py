@@ -21,7 +21,7 @@ NEIGHBOURS = 15  # at most, whose clusters count
 # Weights of votes, shares, densities, and of a new cluster's distance from labelled rows, but for a factor.
 WEIGHTS = (0.8, 0.11, 0.15, 0.3)
 ALONE = (0.0, 1.0, 0.0, 0.0)  # where no other partition votes
-# Of the logit of the share that is right: of each number of :func:`clues`. They are those of
+# Coefficients of the numbers of :func:`clues` in the logit of the share that is right, fitted by
 # `python benchmarks/trust_confidence.py results/trust_development.csv`.
 SHARE_RIGHT = (-1.23, 0.82, 0.95, 1.42, -0.34, 1.02)
 LEAST_LOG_DENSITY = -50.0
@@ -121,8 +121,9 @@ def clues(vote: float, agreement: float, score: float | None, one_class: bool) -
         One, the logit of the vote, the agreement, the score or 0, and whether there is one, and whether of one class.
     """
     logit = float(np.log((vote + 0.02) / (1.02 - vote)))
-    hid = score is not None
-    return 1.0, logit, agreement, score if score is not None else 0.0, float(hid), float(hid and one_class)
+    if score is None:
+        return 1.0, logit, agreement, 0.0, 0.0, 0.0
+    return 1.0, logit, agreement, score, 1.0, float(one_class)
 
 
 def expected_share(vote: float, agreement: float, score: float | None, one_class: bool) -> float:

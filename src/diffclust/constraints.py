@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from diffclust._typing import Array
 from diffclust.frameworks import (
+    check_at_least,
     fill_unknown,
     framework_of,
     identity_mask,
-    is_integer,
     is_traced,
     namespace_of,
     sort,
@@ -137,20 +137,17 @@ class Constraints:
             >>> Constraints.from_pairs(3, [(0, 1)], [(1, 2)], cannot_weights=2.0).soft[2].tolist()
             [-2.0, -2.0, 0.0]
         """
-        if not is_integer(n_points):
-            raise TypeError(f"n_points must be an integer, got {type(n_points).__name__}.")
-        if n_points < 1:
-            raise ValueError(f"n_points must be at least 1, got {n_points}.")
-        must = check_pairs("must_link", must_link, int(n_points))
-        cannot = check_pairs("cannot_link", cannot_link, int(n_points))
+        n_points = check_at_least("n_points", n_points)
+        must = check_pairs("must_link", must_link, n_points)
+        cannot = check_pairs("cannot_link", cannot_link, n_points)
         if must_weights is None and cannot_weights is None:
-            return _from_hard_pairs(int(n_points), must, cannot)
+            return _from_hard_pairs(n_points, must, cannot)
         weight = {
             name: check_weights(name, np.inf if given is None else given, (len(pairs),))
             for name, given, pairs in (("must_weights", must_weights, must), ("cannot_weights", cannot_weights, cannot))
         }
         hard_must, hard_cannot = np.isinf(weight["must_weights"]), np.isinf(weight["cannot_weights"])
-        relation = _close(int(n_points), must[hard_must], cannot[hard_cannot])
+        relation = _close(n_points, must[hard_must], cannot[hard_cannot])
         if hard_must.all() and hard_cannot.all():
             return _from_closed_relation(relation)
         pairs = np.concatenate([must[~hard_must], cannot[~hard_cannot]])
@@ -225,7 +222,8 @@ class Constraints:
         if self.relation is None:
             return self.label_range()[0]
         relations = to_numpy(self.relation).reshape(-1, self.n_points, self.n_points)
-        return _scalar(np.array([_chromatic_bound(r) for r in relations]).reshape(self.batch_shape))
+        bounds = [bound_of_groups(Constraints(relation=relation).groups()[1]) for relation in relations]
+        return _scalar(np.array(bounds).reshape(self.batch_shape))
 
     @property
     def max_clusters(self) -> Array:
@@ -555,7 +553,7 @@ def _from_hard_pairs(n: int, must: NDArray[np.intp], cannot: NDArray[np.intp]) -
     """Label form if pairs say no more than labels; then no matrix of all points is made."""
     group, apart = join_knowledge(np.full(n, UNKNOWN), must[must[:, 0] != must[:, 1]], cannot)
     if not all_apart(apart):
-        return _from_closed_relation(_close(n, must, cannot))
+        return Constraints.from_groups(group, apart)
     points = np.flatnonzero(group >= 0)
     _, first = np.unique(group[points], return_index=True)
     labels = np.full(n, UNKNOWN, np.int64)
@@ -575,16 +573,8 @@ def _from_closed_relation(relation: NDArray[np.int8]) -> Constraints:
     return Constraints(relation=relation)
 
 
-def _chromatic_bound(relation: NDArray[np.int8]) -> int:
-    """A lower bound on the colours that the graph of cannot-links between groups needs; exact up to 2."""
-    different = relation == DIFFERENT
-    constrained = np.flatnonzero(different.any(-1))
-    leaders = constrained[(relation[constrained] == SAME).argmax(-1) == constrained]
-    return bound_of_groups(different[np.ix_(leaders, leaders)])
-
-
 def bound_of_groups(apart: NDArray[np.bool_]) -> int:
-    """The same for groups, of which some must stay apart."""
+    """A lower bound on the number of clusters that groups need of which some must stay apart; exact up to 2."""
     from scipy.sparse.csgraph import connected_components
 
     constrained = np.flatnonzero(apart.any(-1))  # one colour is enough for all others

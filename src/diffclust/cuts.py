@@ -75,7 +75,7 @@ def kmeans(
         if start < n_starts or n_clusters == len(points):
             centres = first_centres(points, squares, group, members, knowledge.all_apart, n_clusters, rng)
         else:
-            centres = _free_centres(points, n_clusters, seed, free_restarts)
+            centres = free_kmeans(points, n_clusters, seed, free_restarts).cluster_centers_
         found, inertia = _lloyd(points, squares, members, group, apart, centres, rng)
         if inertia < lowest:
             best, lowest = found, inertia
@@ -86,9 +86,9 @@ def kmeans(
 def spectral(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
     """Clusters (n,) from 0: :func:`kmeans` in the leading eigenvectors of the graph of nearest neighbours.
 
-    It follows clusters of any shape, as the forest does, and is less impressed by a few rows between two of them. Of
-    more than 20 clusters the eigenvectors mix; there, each row becomes the mean of itself and its neighbours, twice,
-    which keeps the leading part of all eigenvectors, and :func:`_consensus` cuts these. Arguments and errors are those
+    It follows clusters of any shape, as the forest does, and a few rows between two clusters mislead it less. With more
+    than 20 clusters the eigenvectors mix. Then each row becomes the mean of itself and its neighbours, twice, which
+    keeps the leading part of all eigenvectors, and :func:`_consensus` cuts the result. Arguments and errors are those
     of :func:`kmeans`.
 
     >>> points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -134,8 +134,9 @@ def spectral_rows(graph: Any, n_clusters: int, seed: int = 0) -> Floats:
 def _consensus(points: Floats, knowledge: Knowledge, n_clusters: int, seed: int) -> Ints:
     """What several starts of :func:`kmeans` of smoothed points agree about.
 
-    Of many clusters every start ends elsewhere: it splits some clusters and merges others. Each says in which clusters
-    a row's neighbours are; :func:`kmeans` of all that keeps together what most of them keep together.
+    With many clusters every start ends elsewhere: it splits some clusters and merges others. Each start gives, for
+    every row, the share of its neighbours in each cluster. :func:`kmeans` of all these shares keeps together what most
+    starts keep together.
     """
     from scipy.sparse import csr_array, hstack
     from sklearn.decomposition import TruncatedSVD
@@ -298,18 +299,18 @@ def first_centres(
     squares: Floats,
     group: Ints,
     members: list[Ints],
-    as_label_vector: bool,
+    are_classes: bool,
     n_clusters: int,
     rng: np.random.Generator,
 ) -> Floats:
-    """Means of the groups if each has a cluster of its own, and rows drawn by their squared distance from these."""
+    """Means of the groups if they are classes, and rows drawn by their squared distance from the centres so far."""
     centres = np.empty((0, points.shape[1]))
-    if as_label_vector and members:
+    if are_classes and members:
         centres = np.stack([points[rows].mean(0) for rows in members])
     if len(centres) == 0:
         centres = points[[rng.integers(len(points))]]
     nearest = squared_distances(points, squares, centres).min(1)
-    if as_label_vector:
+    if are_classes:
         nearest[group >= 0] = 0
     while len(centres) < n_clusters:
         if nearest.sum() > 0:
@@ -322,14 +323,13 @@ def first_centres(
     return centres
 
 
-def _free_centres(points: Floats, n_clusters: int, seed: int, restarts: int) -> Floats:
-    """The centres of k-means without knowledge."""
+def free_kmeans(points: NDArray[Any], n_clusters: int, seed: int, restarts: int) -> Any:
+    """scikit-learn's k-means, which knows nothing about the rows, fitted."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with ignored_warnings(ConvergenceWarning):  # where rows are equal there are fewer clusters
-        model = KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
-    return np.asarray(model.cluster_centers_, np.float64)
+        return KMeans(n_clusters, n_init=restarts, random_state=seed).fit(points)
 
 
 def squared_distances(points: Floats, squares: Floats, centres: Floats) -> Floats:

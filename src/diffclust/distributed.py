@@ -147,19 +147,8 @@ def mean_over_ranks(local: Tensor, share: float, group: Any = None) -> Tensor:
     """
     value = local.detach() * share
     dist.all_reduce(value, group=group)
-    return _WithValue.apply(local * (share * n_ranks(group)), value)
-
-
-class _WithValue(torch.autograd.Function):
-    """The value of one tensor with the gradient of another."""
-
-    @staticmethod
-    def forward(ctx: Any, differentiable: Tensor, value: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        return cotangent, None
+    own = local * (share * n_ranks(group))
+    return value + (own - own.detach())
 
 
 @torch.compiler.disable

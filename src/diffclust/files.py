@@ -59,7 +59,7 @@ def read_text(path: Path) -> str:
 
 
 def separator(first_line: str) -> str:
-    """The separator that the first line of a table has most of. csv.Sniffer takes decimal points for separators."""
+    """The separator that occurs most often in the first line. csv.Sniffer takes decimal points for separators."""
     return max(",;\t", key=first_line.count)
 
 

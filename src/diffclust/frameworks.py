@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def to_numpy(array: Any, name: str = "the array") -> np.ndarray:
 
 @contextmanager
 def explain_words() -> Iterator[None]:
-    """Adds to NumPy's error about a word where a number belongs what to do about it."""
+    """Extends NumPy's error about a word in place of a number by what to do about it."""
     try:
         yield
     except ValueError as error:
@@ -101,14 +102,23 @@ def is_integer(value: Any) -> bool:
     return (isinstance(value, (int, np.integer)) and not isinstance(value, bool)) or is_symbolic(value)
 
 
+def check_at_least(name: str, value: Any, lowest: int = 1) -> int:
+    """An integer that is not below ``lowest``."""
+    if not is_integer(value):
+        raise TypeError(f"{name} must be an integer, got {reprlib.repr(value)}.")
+    if value < lowest:
+        raise ValueError(f"{name} must be at least {lowest}, got {value}.")
+    return int(value)
+
+
 def is_symbolic(size: Any) -> bool:
-    """Whether this is a size that torch traces for all values: to compare it would bind the program to the answer."""
+    """Whether this is a size that torch traces for all values. Comparing it would limit the program to the answer."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(size, torch.SymInt)
 
 
 def smaller(number: int, size: int) -> int:
-    """``min(number, size)``, which asks no question about a symbolic size: the answer would bind a traced program."""
+    """``min(number, size)`` without a comparison where the size is symbolic, see :func:`is_symbolic`."""
     return sys.modules["torch"].sym_min(number, size) if is_symbolic(size) else min(number, size)
 
 
@@ -128,7 +138,7 @@ _rehearsed = False  # not a context variable: torch.compile cannot trace these
 
 @contextmanager
 def rehearsed_capture() -> Iterator[None]:
-    """A context in which nothing is read that would not be read while a CUDA graph is captured."""
+    """A context in which code does what it does while a CUDA graph is captured: it reads nothing of the GPU."""
     global _rehearsed
     before, _rehearsed = _rehearsed, True
     try:
@@ -148,7 +158,7 @@ def sort(array: Any) -> Any:
 
 
 def take_last(array: Any, index: int) -> Any:
-    """``array[..., index]``; while torch compiles, the index may be symbolic, and no question is asked about it."""
+    """``array[..., index]``; while torch compiles, the index may be symbolic, and then it is not compared."""
     if framework_of(array) == "torch" and (torch := sys.modules["torch"]).compiler.is_compiling():
         return array.index_select(-1, torch.full((1,), index, device=array.device))[..., 0]
     return array[..., index]

@@ -50,7 +50,7 @@ class Violation(NamedTuple):
 class Contradiction(NamedTuple):
     """Statements that cannot all be right: the weakest of them, and the chain of the others, pair by pair.
 
-    Of a label the pair is its row and its class. In the chain, numbers from that of the rows on stand for classes.
+    The pair of a label is its row and its class. In the chain, number n + c is class c, where n is the number of rows.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Knowledge:
             the same label, or must-links connect them.
         apart: (groups, groups) whether two groups must be in different clusters.
         must_weights, cannot_weights, label_weights: (m,), (m,) and (n,) weights, log-odds of being right; inf is hard,
-            nan is to be found; or None where all are hard. Groups come from what is hard.
+            nan is estimated; or None where all are hard. Groups come from what is hard.
         given: the soft knowledge that this comes from, see :meth:`decide`; else None.
 
     >>> known = Knowledge.join([0, -1, 1, -1], must_link=[(0, 1)])
@@ -218,7 +218,7 @@ class Knowledge:
 
         Args:
             believed: (statements,).
-            weight: in place of weights that are to be found.
+            weight: takes the place of weights that are nan.
 
         Returns:
             The knowledge. Its ``given`` is this one, with weights.
@@ -239,7 +239,7 @@ class Knowledge:
         closes a cycle of statements that cannot all be right, and is the weakest of it.
 
         Returns:
-            The cycles, the strongest first; weights that are to be found count as equal.
+            The cycles, the strongest first; a weight that is nan counts as 1.
 
         Example:
             >>> weights = {"must_weights": [3.0, 1.0], "cannot_weights": 2.0}

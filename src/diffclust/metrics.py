@@ -38,13 +38,6 @@ def _is_missing(label: Any) -> bool:
     return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
-def _contingency(labels_true: Array, labels_pred: Array) -> Any:
-    """(classes, clusters) how many points are in both, sparse: records have about as many clusters as points."""
-    from sklearn.metrics.cluster import contingency_matrix
-
-    return contingency_matrix(*_check_labels(labels_true, labels_pred), sparse=True)
-
-
 def connectivity_error(labels_true: Array, labels_pred: Array) -> float:
     """The paper's clustering error: the mean of |M - M̂| over all n^2 pairs, the diagonal included.
 
@@ -65,10 +58,11 @@ def connectivity_error(labels_true: Array, labels_pred: Array) -> float:
         >>> connectivity_error([0, 0, 1, 1], [5, 5, 5, 7])
         0.375
     """
-    table = _contingency(labels_true, labels_pred)
-    # Pairs together in one and not in the other: |T| + |P| - 2 |T and P|.
-    together_true, together_pred = (np.square(np.asarray(table.sum(axis))).sum() for axis in (1, 0))
-    return float(together_true + together_pred - 2 * (table.data**2).sum()) / float(table.sum()) ** 2
+    from sklearn.metrics.cluster import pair_confusion_matrix
+
+    true, pred = _check_labels(labels_true, labels_pred)
+    (_, joined), (separated, _) = pair_confusion_matrix(true, pred)
+    return float(joined + separated) / len(true) ** 2
 
 
 def matched_accuracy(labels_true: Array, labels_pred: Array) -> float:
@@ -90,8 +84,10 @@ def matched_accuracy(labels_true: Array, labels_pred: Array) -> float:
     """
     from scipy.sparse import hstack, identity
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+    from sklearn.metrics.cluster import contingency_matrix
 
-    table = _contingency(labels_true, labels_pred)
+    # Sparse, because records have about as many clusters as points.
+    table = contingency_matrix(*_check_labels(labels_true, labels_pred), sparse=True)
     n_classes, n_clusters = table.shape
     # Each class may also stay alone. That counts half a point for all classes together, so it never pays.
     wide = hstack([table.astype(np.float64), identity(n_classes) * (0.5 / n_classes)], format="csr")

@@ -23,7 +23,7 @@ from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
-from diffclust.frameworks import is_integer, smaller
+from diffclust.frameworks import check_at_least, is_integer, smaller
 from diffclust.noise import Noise
 from diffclust.validation import check_choice, check_draws, check_hard, prepare
 
@@ -49,17 +49,12 @@ class _OnEmbeddings(nn.Module):
         gather: bool | ProcessGroup = False,
     ) -> None:
         super().__init__()
-        if not is_integer(n_clusters):
-            raise TypeError(f"n_clusters must be an integer, got {n_clusters!r}.")
-        if n_clusters < 1:
-            raise ValueError(f"n_clusters must be at least 1, got {n_clusters}.")
-        if not isinstance(similarity, str) and not callable(similarity):
-            raise TypeError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
-        if isinstance(similarity, str) and similarity not in SIMILARITIES:
-            raise ValueError(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
+        self.n_clusters = check_at_least("n_clusters", n_clusters)
+        if not callable(similarity) and similarity not in SIMILARITIES:
+            wrong = ValueError if isinstance(similarity, str) else TypeError
+            raise wrong(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
         if reachability is not None and not (is_integer(reachability) and reachability >= 1):
             raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")
-        self.n_clusters = int(n_clusters)
         self.similarity = similarity
         self.reachability = reachability
         self.standardize = standardize

@@ -2,7 +2,7 @@
 
 Noise is a pure function of ``(seed, draw, i, j)``, made by the counter-based generator Philox4x32-10
 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Any draw can be made again,
-anywhere, in any order, so its noise is stored while it is being solved, at most.
+anywhere, in any order. So no noise has to be stored for longer than its draw is being solved.
 
 **Layout.** The key is the 64-bit seed; the counter is ``(j // 2, i // 2, draw low, draw high)`` for ``i < j``.
 One call of the generator gives four words, which serve the 2 x 2 block of pairs that share this counter:
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import framework_of, is_integer
+from diffclust.frameworks import check_at_least, framework_of, is_integer
 
 __all__ = ["Gumbel", "Noise", "Normal", "sample"]
 
@@ -180,10 +180,7 @@ class Noise:
     def sample(self, seed: int, n_draws: int, n: int, *, first_draw: int = 0) -> NDArray[np.float32]:
         """The noise of draws ``first_draw, first_draw + 1, ...``, see :func:`sample`."""
         for name, value in (("n_draws", n_draws), ("n", n), ("first_draw", first_draw)):
-            if not is_integer(value):
-                raise TypeError(f"{name} must be an integer, got {type(value).__name__}.")
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}.")
+            check_at_least(name, value, lowest=0)
         if first_draw + n_draws > 2**63:
             raise ValueError(f"draws are numbered up to 2**63, got first_draw={first_draw}.")
         k0, k1 = split_seed(seed)

@@ -54,10 +54,15 @@ def choose_rows(labels: Ints, seed: int) -> Ints:
 
 
 def hide_alike(knowledge: Knowledge, sample: Ints, rest: Knowledge) -> Knowledge:
-    """What is left of the knowledge about all rows, where that about a sample has become the ``rest``.
+    """Hides the labels among all rows that were hidden in a sample; a class that has lost all labels there has none.
+
+    Args:
+        knowledge: about all rows.
+        sample: (m,) numbers of the rows in the sample.
+        rest: what is still known about the sample.
 
     Returns:
-        It. A class without a label in the rest has none here.
+        What is still known about all rows.
     """
     told = knowledge.labels[sample]
     hidden = np.isin(knowledge.labels, np.setdiff1d(told[told >= 0], rest.labels))

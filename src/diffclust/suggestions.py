@@ -5,10 +5,11 @@
 
 An answer settles a row and, by and large, the rows around it. So each question goes to the row with most uncertainty in
 its neighbourhood, and what its answer settles no longer counts for the next one: the questions are about different
-things. A row is uncertain as far as its cluster's probability is below one (:mod:`diffclust.confidence`); as far as a
-classifier of the answers takes it for another class than that of its cluster; fully, where nothing is known about its
-cluster; and a little, where no answer was given in its neighbourhood. The neighbourhoods of all answers and questions
-together have half as many rows as there are, so they shrink with every answer.
+things. How uncertain a row is follows from the probability of its cluster (:mod:`diffclust.confidence`) and from a
+classifier of the answers, which may take the row for another class than that of its cluster. A row of a cluster about
+which nothing is known is fully uncertain. A row without an answer in its neighbourhood is a little more uncertain than
+others. The neighbourhoods of all answers and questions together have half as many rows as there are, so they shrink
+with every answer.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 
 from diffclust.confidence import neighbour_shares
 from diffclust.cuts import logistic_regression
-from diffclust.frameworks import is_integer, plain
+from diffclust.frameworks import check_at_least, plain
 from diffclust.knowledge import Knowledge
 from diffclust.partition import Partition
 from diffclust.threads import small_in_one_thread
+from diffclust.validation import check_choice
 
 MOST_ROWS = 5000  # among which questions are looked for
 UNCOVERED = 0.1  # the uncertainty, at least, of a row with no answer in its neighbourhood
@@ -86,12 +88,8 @@ def suggest(model: Any, n: int = 20, kind: str = "rows") -> Any:
         >>> [(asked.row, asked.why) for asked in suggest(found, n=1)]
         [(4, 'nothing is known about cluster 1 (3 rows)')]
     """
-    if kind not in ("rows", "pairs"):
-        raise ValueError(f"kind must be 'rows' or 'pairs', got {kind!r}.")
-    if not is_integer(n):
-        raise TypeError(f"n must be an integer, got {n!r}.")
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}.")
+    check_choice("kind", kind, ("rows", "pairs"))
+    check_at_least("n", n)
     state = _state_of(model)
     return _ask_rows(state, n) if kind == "rows" else _ask_pairs(state, n)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from diffclust._typing import Array, Integers, Seed
 from diffclust.constraints import Constraints
 from diffclust.frameworks import (
+    check_at_least,
     framework_of,
     is_captured,
     is_integer,
@@ -207,10 +208,7 @@ def check_draws(
     antithetic: bool,
 ) -> Draws:
     """The draws that these arguments ask for; on NumPy arrays with a seed, drawn if there is none."""
-    if not is_integer(n_draws):
-        raise TypeError(f"n_draws must be an integer, got {n_draws!r}.")
-    if n_draws < 1:
-        raise ValueError(f"n_draws must be at least 1, got {n_draws}.")
+    n_draws = check_at_least("n_draws", n_draws)
     if not isinstance(epsilon, (int, float, np.number)) or isinstance(epsilon, bool):
         raise TypeError(f"epsilon must be a number, got {epsilon!r}.")
     if not 0 < epsilon < float("inf"):
@@ -225,7 +223,7 @@ def check_draws(
             # The legacy generator is the global one: np.random.seed makes runs repeatable.
             seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
         seed, first_draw = check_integer("seed", seed), check_integer("first_draw", first_draw)
-    return Draws(seed, first_draw, int(n_draws), float(epsilon), noise, bool(antithetic))
+    return Draws(seed, first_draw, n_draws, float(epsilon), noise, bool(antithetic))
 
 
 def check_flag(name: str, value: Any) -> bool:

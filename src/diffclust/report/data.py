@@ -35,7 +35,7 @@ class Asked:
     command: str = ""
 
     def all_rows(self) -> list[int]:
-        """The numbers of all rows that they are about."""
+        """The numbers of all rows that the questions are about."""
         questions: list[Any] = [*self.rows, *self.pairs, *self.suspects]
         return sorted({each.row for each in questions} | {each.other for each in self.pairs})
 

@@ -53,12 +53,11 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     must_link, cannot_link = list(answers.must_link), list(answers.cannot_link)
     must_weights = cannot_weights = np.empty(0)
     if run is not None:
-        run.knowledge()  # an error where the run is of an older version
-        assert run.known is not None
-        matches = record_known(table).matches(run.known)
-        soft = {int(row): weight for row, _, weight in run.known.soft_labels.tolist()}
-        before = np.maximum(run.known.labels, run.known.held_out)
-        before[list(soft)] = run.known.soft_labels[:, 1]  # those that were not believed, too
+        known = run.noted()
+        matches = record_known(table).matches(known)
+        soft = {int(row): weight for row, _, weight in known.soft_labels.tolist()}
+        before = np.maximum(known.labels, known.held_out)
+        before[list(soft)] = known.soft_labels[:, 1]  # those that were not believed, too
         wrong = {suspect["row"] for suspect in run.metrics.get("suspects", ())} if drop_suspects else set()
         for row, old in enumerate(matches.tolist()):
             if old in wrong:
@@ -67,9 +66,9 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
                 given = run.settings["class_names"][before[old]]
                 names[row] = names[row] or given
                 label_weights[row] = soft.get(old, np.inf) if names[row] == given else np.inf
-                held_out[row] = run.known.held_out[old] >= 0
-        more_must, must_weights = _pairs_still_present(run.known.must_link, run.known.soft_must, matches)
-        more_cannot, cannot_weights = _pairs_still_present(run.known.cannot_link, run.known.soft_cannot, matches)
+                held_out[row] = known.held_out[old] >= 0
+        more_must, must_weights = _pairs_still_present(known.must_link, known.soft_must, matches)
+        more_cannot, cannot_weights = _pairs_still_present(known.cannot_link, known.soft_cannot, matches)
         must_link, cannot_link = must_link + more_must, cannot_link + more_cannot
     for row, name in answers.labels.items():
         given = label_text(name)
@@ -85,7 +84,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
 def _pairs_still_present(
     pairs: NDArray[np.int64], soft: NDArray[np.float64], matches: NDArray[np.int64]
 ) -> tuple[Pairs, NDArray[np.float64]]:
-    """Pairs of old rows as pairs of rows, and their weights, without those of which a row is gone."""
+    """Pairs of old rows as pairs of rows, and their weights, without pairs that have lost a row."""
     now = {old: row for row, old in enumerate(matches.tolist()) if old >= 0}
     weights = {(int(i), int(j)): weight for i, j, weight in soft.tolist()}
     weights |= {(i, j): np.inf for i, j in pairs.tolist() if (i, j) not in weights}
@@ -99,7 +98,7 @@ def record_known(
     held_out: NDArray[np.int64] | None = None,
     told: Knowledge | None = None,
 ) -> Known:
-    """What a run was told, by ``told`` before it was decided what to believe; without knowledge, keys of rows alone."""
+    """What a run was told, with the weights of ``told``, what was known before it was decided what to believe."""
     nothing = np.full(len(table), -1, np.int64)
     knowledge = Knowledge.join(nothing) if knowledge is None else knowledge
     told = knowledge if told is None else told
@@ -129,9 +128,7 @@ def name_clusters(found: Partition, class_names: list[str], known: Known, like: 
     """Names and colours for clusters: those of the clusters of an earlier run that they continue."""
     if like is None:
         return Named(found, found.names(class_names), list(range(found.n_clusters)), [])
-    like.knowledge()
-    assert like.known is not None
-    matches = known.matches(like.known)
+    matches = known.matches(like.noted())
     if (matches < 0).all():
         raise ValueError(f"No row of the data is in {like.folder}: names of its clusters cannot be kept.")
     old = np.where(matches >= 0, like.clusters[matches], -1)

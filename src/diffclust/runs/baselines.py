@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from diffclust import training
 from diffclust.backbones import is_image
+from diffclust.cuts import free_kmeans
 from diffclust.forest import Hierarchy
 from diffclust.metrics import clustering_scores
 from diffclust.tables import Table
-from diffclust.threads import ignored_warnings, small_in_one_thread
+from diffclust.threads import small_in_one_thread
 
 BASELINE_ROWS = 5000  # methods on the raw data cluster at most this many rows
 
@@ -69,13 +70,9 @@ def score_methods(
 
 @small_in_one_thread
 def _kmeans(points: NDArray[Any], n_clusters: int, seed: int) -> NDArray[np.int32]:
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
     # scikit-learn accepts only seeds of 32 bits.
     small_seed = seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
-    with ignored_warnings(ConvergenceWarning):  # fewer distinct points than clusters
-        return KMeans(n_clusters, n_init=10, random_state=small_seed).fit_predict(points)
+    return free_kmeans(points, n_clusters, small_seed, restarts=10).labels_
 
 
 def _baseline_rows(truth: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

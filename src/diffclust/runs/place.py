@@ -36,7 +36,7 @@ def place_file(
             .npy are read in pieces of 65,536 rows.
         out: a .parquet file, or else a .csv file; None prints.
         labels: a column that is left out.
-        model: the model that read the texts of the run again, where it is a folder.
+        model: the model that read the texts of the run; it has to be named again where it is a folder.
         progress: show a progress bar.
         say: called with sentences about what was not as in the table of the run, once for each column.
 

@@ -74,11 +74,16 @@ class Run:
         Raises:
             ValueError: the run is of an older version, which did not note them.
         """
+        known = self.noted()
+        return Knowledge.join(known.labels, known.must_link, known.cannot_link)
+
+    def noted(self) -> Known:
+        """``known``, or a ValueError in runs of older versions."""
         if self.known is None:
             raise ValueError(
                 f"{self.folder} is of an older version, which did not write {KNOWN}. Fit again with resume=True."
             )
-        return Knowledge.join(self.known.labels, self.known.must_link, self.known.cannot_link)
+        return self.known
 
     @property
     def row_names(self) -> list[str] | None:
@@ -172,7 +177,7 @@ class Known:
         must_link, cannot_link: (m, 2) pairs of row numbers; of those that may be wrong, the ones that are believed.
         row_keys: (n,) a hash of the features of each row.
         ids: (n,) texts; (0,) where rows have none.
-        soft_must, soft_cannot: (m, 3) all pairs that may be wrong, and their weights as given: nan is to be found.
+        soft_must, soft_cannot: (m, 3) all pairs that may be wrong, and their weights as given: nan is estimated.
         soft_labels: (m, 3) rows, classes and weights of all labels that may be wrong.
     """
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.tables.table import listed, no_column
+from diffclust.tables.table import listed, no_column, reason_of
 
 FORMATS = (".h5ad",)
 MOST_GENES, N_COMPONENTS = 2000, 50  # of cells that bring no representation
@@ -31,8 +31,7 @@ def read_anndata(path: Path) -> Any:
     try:
         return read_h5ad(path)
     except Exception as error:  # HDF5 and anndata raise errors of many types
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
-        raise ValueError(f"{path} cannot be read as an .h5ad file: {reason}.") from error
+        raise ValueError(f"{path} cannot be read as an .h5ad file: {reason_of(error)}.") from error
 
 
 def is_anndata(x: Any) -> bool:

@@ -1,7 +1,7 @@
 """Which column of a frame is what, and how each becomes numbers.
 
 :func:`choose_columns` looks at a frame once and decides. The decisions are an :class:`Encoding`, which is plain JSON,
-so a run stores it and treats new rows alike. :meth:`Encoding.transform` makes the numbers, by scikit-learn.
+so a run stores it and treats new rows alike. :meth:`Encoding.transform` makes the numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import plain
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import looks_like_id
 from diffclust.tables.table import listed, no_column, shortened
@@ -115,21 +114,16 @@ class Encoding:
             else:
                 values = _to_numbers(series, column.kind, source)
                 blank = np.flatnonzero(np.isnan(values))
-                if len(blank) and column.fill is None:
-                    raise ValueError(f"{source}: column {column.name!r} is blank in row {blank[0]}. Fill or remove it.")
+                if len(blank):
+                    if column.fill is None:
+                        where = f"{source}: column {column.name!r} is blank in row {blank[0]}"
+                        raise ValueError(f"{where}. Fill or remove it.")
+                    empty.append(repr(column.name))
+                    values = np.where(np.isnan(values), column.fill, values)
                 parts.append(values[:, None])
-                empty += [repr(column.name)] if len(blank) else []
         if empty:
             sentences.append(f"Missing values become the median of their column: {listed(empty)}.")
-        features = np.concatenate(parts, axis=1)
-        return self._fill(features) if empty else features, sentences
-
-    def _fill(self, features: NDArray[np.float64]) -> NDArray[Any]:
-        from sklearn.impute import SimpleImputer
-
-        medians = [column.fill or 0.0 for column in self.columns for _ in column.feature_names()]
-        # The median of one row is that row: this is an imputer with the medians of the run.
-        return plain(SimpleImputer(strategy="median")).fit(np.array([medians])).transform(features)
+        return np.concatenate(parts, axis=1), sentences
 
 
 def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tuple[Encoding, list[str]]:
@@ -351,12 +345,12 @@ def category_texts(series: Any) -> NDArray[Any]:
 
 def _one_hot(series: Any, column: Column) -> tuple[NDArray[np.float64], str]:
     """(n, categories), and what to say about values that the encoding does not know."""
-    from sklearn.preprocessing import OneHotEncoder
+    import pandas as pd
 
     values = category_texts(series)
-    encoder = OneHotEncoder(categories=[list(column.categories)], handle_unknown="ignore", sparse_output=False)
-    features = plain(encoder).fit(np.array([[column.categories[0]]], object)).transform(values[:, None])
-    new = values[features.sum(1) == 0]
+    codes = pd.Index(column.categories, dtype=object).get_indexer(values)
+    features = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
+    new = values[codes < 0]
     if len(new) == 0:
         return features, ""
     return features, (

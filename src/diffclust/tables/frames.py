@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from diffclust.files import separator
-from diffclust.tables.table import ending, listed
+from diffclust.tables.table import ending, listed, reason_of
 
 FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _ID_NAME = re.compile(r"(.*[ _.-])?(id|uuid|guid|key|index|barcode|name)|Unnamed: \d+", re.IGNORECASE)
@@ -144,8 +145,7 @@ def _parser_errors(path: Path) -> Iterator[Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file in UTF-8 (byte {error.start}). Save it as one.") from error
     except Exception as error:  # parsers raise errors of many types
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
-        raise ValueError(f"{path} cannot be read as a table: {reason}.") from error
+        raise ValueError(f"{path} cannot be read as a table: {reason_of(error)}.") from error
 
 
 def first_line(lines: Iterable[str]) -> str:
@@ -156,6 +156,14 @@ def first_line(lines: Iterable[str]) -> str:
 def separator_of(path: Path, first_line: str) -> str:
     """The separator of a table in a text file."""
     return "\t" if ending(path).startswith(".tsv") else separator(first_line)
+
+
+def split_lines(path: Path, text: str) -> list[list[str]]:
+    """The cells of each line of a text file with labels."""
+    try:
+        return list(csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines()))))
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as labels: {error}.") from error
 
 
 def _check_header(path: Path, names: list[str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from diffclust.answers import parse_answers
 from diffclust.files import read_text
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables import arrays
-from diffclust.tables.frames import first_line, read_parquet, separator_of
+from diffclust.tables.frames import read_parquet, split_lines
 from diffclust.tables.table import ending, listed, shortened
 
 _UNNAMED = re.compile(r'\s*("")?[,;\t]')
@@ -62,11 +60,7 @@ def read_labels(
     answers = parse_answers(text, str(path), n_rows, row_names)
     if answers is not None:
         return np.array([answers.labels.get(row, "") for row in range(n_rows)], object)
-    reader = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
-    try:
-        lines = list(reader)
-    except csv.Error as error:
-        raise ValueError(f"{path} cannot be read as labels: {error}.") from error
+    lines = split_lines(path, text)
     header = [name.strip() for name in lines[0]] if lines else []
     if row_names is not None and id_column in header and len(header) > 1:
         return _by_id(path, lines, row_names, header.index(str(id_column)))

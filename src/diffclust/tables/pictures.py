@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from diffclust.files import read_text
 from diffclust.labels import UNKNOWN_NAMES
-from diffclust.tables.frames import first_line, separator_of
+from diffclust.tables.frames import split_lines
 from diffclust.tables.table import listed, shortened
 
 FORMATS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -64,10 +62,8 @@ def folder_classes(folder: Path, files: Sequence[Path]) -> NDArray[Any]:
 def labels_by_name(path: Path, names: Sequence[str], source: str) -> NDArray[Any]:
     """(n,) labels from lines with a file name and a label, "" for files that are in no line. A header is skipped."""
     row_of = _lookup(names)
-    text = read_text(path)
     found = np.full(len(names), "", object)
-    lines = csv.reader(io.StringIO(text), delimiter=separator_of(path, first_line(text.splitlines())))
-    for number, cells in enumerate(lines):
+    for number, cells in enumerate(split_lines(path, read_text(path))):
         if not any(cell.strip() for cell in cells):
             continue
         where, name = f"{path}, line {number + 1}", cells[0].strip()

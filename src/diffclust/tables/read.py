@@ -21,7 +21,7 @@ FORMATS = (*arrays.FORMATS, *frames.FORMATS, *cells.FORMATS)
 
 # What a file or a folder may be.
 TABLE, CELLS, PICTURES, ARRAYS = "a table with columns", "an .h5ad file", "a folder of pictures", "an array"
-MANY_CLASSES = 10  # with less than two labels each, they may be no classes
+MANY_CLASSES = 10  # from which on classes with fewer than two labels each look like ids
 OPTION_OF = {"id_column": TABLE, "text": TABLE, "use_rep": CELLS, "image_size": PICTURES}
 LABELS_OF_FOLDERS = {
     ARRAYS: "Give a file with a label for each row.",
@@ -160,8 +160,7 @@ def _read_path(path: Path, column: str | None, options: dict[str, Any], encoding
     if path.is_dir():
         return _unlabelled(arrays.read_folder(path), str(path))
     features, found = arrays.read_arrays(path, column)
-    table = _unlabelled(features, str(path))
-    return table if found is None else _labelled(table, found, column)
+    return _labelled(_unlabelled(features, str(path)), found, column)
 
 
 def _form_of(path: Path) -> str:
@@ -213,8 +212,7 @@ def read_columns(
     if len(frame) == 0:
         raise ValueError(f"{source} has 0 rows.")
     if text is not None:
-        table = _read_texts(frame, source, text, id_column)
-        return table if found is None else _labelled(table, found, labels)
+        return _labelled(_read_texts(frame, source, text, id_column), found, labels)
     if encoding is None:
         chosen, sentences = choose_columns(frame, source, id_column)
     elif encoding["kind"] == "array":
@@ -234,7 +232,7 @@ def read_columns(
         sentences=[*sentences, *more],
         groupings={c.name: category_texts(frame[c.name]) for c in chosen.columns if c.kind == "category"},
     )
-    return table if found is None else _labelled(table, found, labels)
+    return _labelled(table, found, labels)
 
 
 def read_cells(
@@ -258,7 +256,7 @@ def read_cells(
         measured=None if adata.X is None else cells.expression(adata),
         groupings=cells.groupings(adata, labels),
     )
-    return table if found is None else _labelled(table, found, labels)
+    return _labelled(table, found, labels)
 
 
 def _read_texts(frame: Any, source: str, text: TextColumn, id_column: str | None) -> Table:
@@ -283,7 +281,10 @@ def _unlabelled(features: NDArray[Any], source: str, **more: Any) -> Table:
     return Table(features, np.full(len(features), -1, np.int64), [], source, **more)
 
 
-def _labelled(table: Table, found: NDArray[Any], what: str | None) -> Table:
+def _labelled(table: Table, found: NDArray[Any] | None, what: str | None) -> Table:
+    """The table with these labels, if there are any."""
+    if found is None:
+        return table
     if len(found) != len(table):
         raise ValueError(
             f"{what} has {len(found)} labels, {table.source} has {len(table)} rows. There must be one for each."

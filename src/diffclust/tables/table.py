@@ -75,6 +75,11 @@ def no_column(source: str, name: str, columns: Sequence[Any], where: str = "") -
     return ValueError(f"{source} has no column {name!r}{where}. It has {listed(list(map(str, columns)))}.{guess}")
 
 
+def reason_of(error: Exception) -> str:
+    """The first line of an error's message, or its type where it has none, to be put into a sentence."""
+    return [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
+
+
 def shortened(text: str) -> str:
     """The first 60 characters of a text."""
     return text if len(text) <= 60 else f"{text[:60]}..."

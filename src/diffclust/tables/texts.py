@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.tables.columns import BLANK
-from diffclust.tables.table import no_column
+from diffclust.tables.table import no_column, reason_of
 
 MODEL = "all-MiniLM-L6-v2"
 
@@ -39,7 +39,7 @@ class TextColumn:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any], model: str | None = None) -> TextColumn:
-        """From the JSON of a run, which is not trusted. A model that is given again is."""
+        """From the JSON of a run. The model that it names is not trusted; a ``model`` that the caller gives is."""
         return cls(content["column"], model or content["model"], content["id"], trusted=model is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def embed_texts(texts: Sequence[str], model: str, *, trusted: bool = True) -> ND
     try:
         loaded = SentenceTransformer(model)
     except Exception as error:  # hub, tokenizer and weights raise errors of many types
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
         raise ValueError(
-            f"model={model!r} cannot be loaded: {reason}. Give the name of a sentence-transformers model, or a folder."
+            f"model={model!r} cannot be loaded: {reason_of(error)}. Give the name of a sentence-transformers model, or "
+            "a folder."
         ) from error
     vectors = loaded.encode(list(texts), show_progress_bar=len(texts) > 2000)
     return np.asarray(vectors, np.float32)

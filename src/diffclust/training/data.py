@@ -348,9 +348,8 @@ class ForestData(pl.LightningDataModule):
         own = self._share(len(rows))
         images = x[rows[own]] if moves is None else move_images(x[rows[own]], moves[own])
         known = labels[rows]
-        if (
-            self.nearest is not None and views > 1
-        ):  # of a row and its neighbour, an unlabelled one has the other's label
+        if self.nearest is not None and views > 1:
+            # Of a row and its neighbour, an unlabelled one gets the label of the other.
             known = torch.where(known >= 0, known, known.roll(len(known) // 2))
         return images, batch_constraints(known, self.apart, views)
 

@@ -55,7 +55,7 @@ def check_finite(loss: Tensor, n_steps: int, config: TrainingConfig, name: str =
 
 
 def count_steps(trainer: pl.Trainer, n: int) -> None:
-    """Counts ``n`` more steps than Lightning does, which takes a block for one. So checkpoints are those of steps."""
+    """Counts ``n`` more steps. Lightning counts a block as one step, and a checkpoint must have the number of steps."""
     loop = trainer.fit_loop.epoch_loop
     loop.batch_progress.increment_by(n, loop.batch_progress.is_last_batch)
     loop.automatic_optimization.optim_progress.optimizer.step.increment_by(n)

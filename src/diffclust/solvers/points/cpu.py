@@ -65,6 +65,13 @@ def first_equal(points: NDArray[np.float64]) -> NDArray[np.int64] | None:
     return _first_equal(points, hashes, np.argsort(hashes, kind="stable"))
 
 
+def place_distinct(points: Any, metric: str) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+    """The points as :func:`place` returns them, without copies; and :func:`first_equal` of all of them."""
+    placed = place(points, METRICS[metric])
+    first = first_equal(placed)
+    return placed if first is None else placed[first == np.arange(len(first))], first
+
+
 def in_order(codes: NDArray[np.int64], similarities: NDArray[np.float64]) -> Tree:
     """Edges and similarities by decreasing similarity, equal ones by smaller pair."""
     order = np.argsort(-similarities)
@@ -90,9 +97,7 @@ def finish(
 def spanning_tree(points: Any, metric: str, algorithm: str = "auto", progress: bool = False) -> Tree:
     """The exact maximum spanning tree of all pairs of points (n, d), finite numbers."""
     kind = METRICS[metric].kind
-    placed = place(points, METRICS[metric])
-    first = first_equal(placed)
-    distinct = placed if first is None else placed[first == np.arange(len(first))]
+    distinct, first = place_distinct(points, metric)
     codes, lengths = np.empty(0, np.int64), np.empty(0)
     if len(distinct) > 1:
         tree = build_tree(distinct)

@@ -22,8 +22,8 @@ from diffclust.solvers.cpu.threads import in_threads
 from diffclust.solvers.edges import maximum_spanning_tree
 from diffclust.solvers.points.boruvka import NO_EDGE, join
 from diffclust.solvers.points.cells import nearest_in_cells
-from diffclust.solvers.points.cpu import finish, first_equal
-from diffclust.solvers.points.metrics import METRICS, place
+from diffclust.solvers.points.cpu import finish, place_distinct
+from diffclust.solvers.points.metrics import METRICS
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import FAR, improve, nearest_points
 from diffclust.solvers.points.tiles import (
@@ -222,9 +222,7 @@ def spanning_tree(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """A tree of the neighbour graph of points (n, d), finite numbers; exact where n_neighbors is n - 1."""
     kind = METRICS[metric].kind
-    placed = place(points, METRICS[metric])
-    first = first_equal(placed)
-    distinct = placed if first is None else placed[first == np.arange(len(first))]
+    distinct, first = place_distinct(points, metric)
     n = len(distinct)
     codes, lengths = np.empty(n - 1, np.int64), np.empty(n - 1)
     if n > 1:

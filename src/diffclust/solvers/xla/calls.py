@@ -48,13 +48,8 @@ def split(request: Request) -> tuple[Request, Arrays]:
         as_words(draws.first),
         draws.epsilon if isinstance(draws.epsilon, Array) else np.full((1, 1), draws.epsilon, np.float32),
     )
-    return without_arrays(request), arrays
-
-
-def without_arrays(request: Request) -> Request:
-    """The settings of a request alone."""
-    draws = request.draws._replace(seed=None, first=None, epsilon=None)
-    return request._replace(similarity=None, n_clusters=None, labels=None, relation=None, draws=draws)
+    draws = draws._replace(seed=None, first=None, epsilon=None)
+    return request._replace(similarity=None, n_clusters=None, labels=None, relation=None, draws=draws), arrays
 
 
 def join(settings: Request, arrays: Arrays) -> Request:
