@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -18,7 +19,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.nn needs PyTorch. Install it with: pip install 'diffclust[torch]'") from error
 
-from diffclust import distributed, losses, perturbed
+from diffclust import losses, perturbed
 from diffclust import similarity as similarities
 from diffclust.bindings.torch import as_integer
 from diffclust.bindings.torch_similarity import standardized_distances
@@ -34,6 +35,13 @@ SIMILARITIES: dict[str, Callable[[Any], Any]] = {
     "sqeuclidean": similarities.negative_squared_distances,
     "cosine": similarities.cosine_similarities,
 }
+
+
+def _distributed() -> ModuleType:
+    """The module for several ranks. It makes torch import its compiler, which takes a second."""
+    from diffclust import distributed
+
+    return distributed
 
 
 class _OnEmbeddings(nn.Module):
@@ -72,7 +80,7 @@ class _OnEmbeddings(nn.Module):
         return similarities.standardize(result) if self.standardize else result
 
     def _gathers(self) -> bool:
-        return bool(self.gather) and distributed.n_ranks(self._group()) > 1
+        return bool(self.gather) and _distributed().n_ranks(self._group()) > 1
 
     def _group(self) -> Any:
         """A process group, or None for all ranks."""
@@ -86,8 +94,8 @@ class _OnEmbeddings(nn.Module):
         """Embeddings and labels of all ranks; the place in the stream of noise becomes rank 0's."""
         if embeddings.ndim != 2:
             raise ValueError(f"gather=True is for one problem, embeddings (n, d), got {tuple(embeddings.shape)}.")
-        sizes = distributed.agree(embeddings, labels, *self._noise_position(), group=self._group())
-        return distributed.gather_rows(embeddings, labels, sizes, self._group())
+        sizes = _distributed().agree(embeddings, labels, *self._noise_position(), group=self._group())
+        return _distributed().gather_rows(embeddings, labels, sizes, self._group())
 
     def _gather_known(self, embeddings: Tensor, labels: Tensor | Constraints) -> tuple[Tensor, Constraints]:
         """Embeddings of all ranks and what is known about them; constraints are those of all ranks already."""
@@ -278,14 +286,14 @@ class PartialFenchelYoungLoss(_Loss):
         return loss if scale is None else loss * scale
 
     def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
-        start, count = distributed.share_of_draws(self.n_draws, self.antithetic, self._group())
+        start, count = _distributed().share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
             # Without a draw of its own: 0 in the dtype of the other ranks' losses.
             local = embeddings[:0].sum().to(torch.promote_types(embeddings.dtype, torch.float32))
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
             local = self._loss(embeddings, known, own)
-        return distributed.mean_over_ranks(local, count / self.n_draws, self._group())
+        return _distributed().mean_over_ranks(local, count / self.n_draws, self._group())
 
 
 class ConnectivityLoss(_Loss):
@@ -358,7 +366,7 @@ class ConnectivityLoss(_Loss):
         check_hard(known, "ConnectivityLoss")
         problem = losses._prepare(similarity, self.n_clusters, known, self.strict)
         checked = check_draws(similarity, **draws)
-        over_ranks = functools.partial(distributed.connectivity, group=self._group())
+        over_ranks = functools.partial(_distributed().connectivity, group=self._group())
         return losses._connectivity_loss(problem, checked, self.reduction, over_ranks)
 
 
@@ -427,7 +435,7 @@ class PerturbedClustering(_Perturbed):
             request = perturbed.request_of(
                 prepare(similarity, self.n_clusters, constraints), draws, self.must_link_first
             )
-            return distributed.connectivity(similarity, request, group=self._group())
+            return _distributed().connectivity(similarity, request, group=self._group())
         return perturbed.perturbed_connectivity(
             self.similarities(embeddings),
             self.n_clusters,
