@@ -141,7 +141,9 @@ def fit_run(
             on_ready=make_folder,
             warm=None if warm is None else warm.module,
         )
-        cold = config if warm is None else dataclasses.replace(config, n_steps=max(config.n_steps, COLD_STEPS))
+        cold = dataclasses.replace(config, neighbours=module.config.neighbours)
+        if warm is not None:
+            cold = dataclasses.replace(cold, n_steps=max(config.n_steps, COLD_STEPS))
         trained = time.perf_counter()
         is_first = training.is_first_rank()
         tell = say if is_first else lambda text: None
