@@ -535,6 +535,7 @@ def test_images_have_neighbours_where_pixels_tell_the_classes():
         (alike, y, 15),
         (rng.normal(size=(400, 8, 8)), y, 0),
         (alike, np.where(np.arange(400) < 19, classes, -1), 0),  # too few labels say so
+        (alike, np.where(np.arange(400) < 41, classes, -1), 0),  # so many labels need none
     ):
         images = images.astype(np.float32)
         assert fit(config, images, labels, progress=False).config.neighbours == expected

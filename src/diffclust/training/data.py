@@ -27,6 +27,7 @@ from diffclust.training.settings import NEIGHBOURS, TrainingConfig
 Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of steps, and moves (steps, n, ...) of images
 
 ALIKE = 0.8  # least share of labelled images whose nearest one is of their class, for neighbours of images
+FEW_LABELS = 0.1  # share of labelled images, above which neighbours no longer gain
 PIXEL_COMPONENTS = 50  # leading ones of the pixels, by which images are near
 LENDING_ROWS = 20_000  # among which labels are lent, at most
 LONGEST_BLOCK = {"cpu": 10, "cuda": 100}  # steps, after which a progress bar moves
@@ -133,8 +134,9 @@ def as_problem(
     apart = None if knowledge.all_apart else knowledge.apart
     config = config.resolve(tuple(rows.shape[1:]), knowledge)
     if config.neighbours == "auto":  # of images that may have some
-        alike = share_of_alike(rows, labels) >= ALIKE
-        config = dataclasses.replace(config, neighbours=NEIGHBOURS if alike else 0)
+        few = float((labels >= 0).double().mean()) <= FEW_LABELS
+        useful = few and share_of_alike(rows, labels) >= ALIKE
+        config = dataclasses.replace(config, neighbours=NEIGHBOURS if useful else 0)
     return rows, labels, apart, config
 
 

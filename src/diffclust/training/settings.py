@@ -69,9 +69,10 @@ class TrainingConfig:
         neighbours: each row of a batch comes with one of so many nearest others of it (in the scaled input), and the
             two must link unless their labels differ; 0 for none. It is to tables what augmented views are to images.
             "auto" is 15 where there are labels, and 0 for pairs, for more than 20 clusters, and where an average
-            cluster has fewer than 100 rows. It is 15 for images only if there are at most 20,000 and pixels tell the
-            classes: for 80 % of the labelled images the nearest labelled one is of the same class. Neighbours of an
-            image are mutual: each is among the nearest of the other, by the 50 leading components of their pixels.
+            cluster has fewer than 100 rows. It is 15 for images only if there are at most 20,000, at most a tenth of
+            them has a label, and pixels tell the classes: for 80 % of the labelled images the nearest labelled one is
+            of the same class. Neighbours of an image are mutual: each is among the nearest of the other, by the 50
+            leading components of their pixels.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
             epsilon "auto" is 0.5, and 2 for images.
         noise_start: the noise of the first step as a share of epsilon, to which it grows (or falls) until the last
