@@ -41,6 +41,7 @@ NOISE = {"epsilon": 2.0}
 VARIATIONS: dict[str, dict[str, Any]] = {
     "recipe": {},
     "noise": NOISE,
+    "noise 4": {"epsilon": 4.0},
     "growing to 4": {"epsilon": 4.0, "noise_start": 0.25},
     "four views": NOISE | {"views": 4, "batch_size": 512},
     "large batches": NOISE | {"batch_size": 512},

@@ -293,14 +293,17 @@ def semi_mnist() -> str:
 
 def image_choices() -> str:
     """The mean ARI over choices of withheld classes, by member and cut."""
-    found: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str, str], list[str]]] = {}
     for row in read("image_choices.csv"):
         member = "one network" if row["member"].isdecimal() else row["member"]
         of_cut = found.setdefault((member, row["cut"]), {})
-        of_cut.setdefault((row["images"], row["withheld"]), []).append(row["ari"])
+        of_cut.setdefault((row["images"], row["variation"], row["withheld"]), []).append(row["ari"])
     cells = sorted({cell for each in found.values() for cell in each})
-    header = ["networks", "cut", *(f"{name}, {withheld} withheld" for name, withheld in cells)]
-    rows = ([*key, *(f"{mean(each[cell]):.3f}" for cell in cells)] for key, each in sorted(found.items()))
+    header = ["networks", "cut", *(f"{name}, {variation}, {withheld} withheld" for name, variation, withheld in cells)]
+    rows = (
+        [*key, *(f"{mean(each[cell]):.3f}" if cell in each else "" for cell in cells)]
+        for key, each in sorted(found.items())
+    )
     return table(header, rows)
 
 

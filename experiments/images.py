@@ -47,6 +47,7 @@ PAPER = TrainingConfig(
     batch_size=64,
     labelled_fraction=0.5,
     least_labels=1,
+    neighbours=0,
     epsilon=0.1,
     n_draws=100,
     must_link_first=True,

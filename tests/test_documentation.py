@@ -131,7 +131,8 @@ def test_results_of_the_readme_are_those_of_the_files():
             ]
         elif "MNIST" in data:
             withheld = "3" if "three" in labels else "6"
-            expected = [mean_of("image_choices.csv", cut=cut, withheld=withheld) for cut in ("auto", "k-means")]
+            of = {"images": "mnist", "variation": "noise", "withheld": withheld}
+            expected = [mean_of("image_choices.csv", cut=cut, **of) for cut in ("auto", "k-means")]
         elif "satimage" in data:
             of_set = {"set": "satimage", "protocol": "half"}
             expected = [mean_of("trust.csv", 2, method=method, **of_set) for method in ("diffclust", "Ward")]

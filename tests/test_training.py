@@ -36,6 +36,7 @@ from diffclust.training.data import (  # noqa: E402
     lend_labels,
     longest_shift,
     move_images,
+    mutual_others,
 )
 from diffclust.training.module import ForestModule, make_module, pair_scores  # noqa: E402
 from diffclust.training.steps import Steps, seed_step  # noqa: E402
@@ -514,6 +515,32 @@ def test_rows_come_with_a_neighbour_that_must_link():
         assert relation[i, i + 10] == (0 if clash else 1)
 
 
+def test_neighbours_of_images_are_mutual():
+    images = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 4, 4)) * np.geomspace(1, 9, 60)[:, None, None])
+    distances = torch.cdist(images.flatten(1), images.flatten(1)).fill_diagonal_(torch.inf)
+    nearest = [set(each.argsort()[:3].tolist()) for each in distances]
+    expected = [{j for j in nearest[i] if i in nearest[j]} or {i} for i in range(60)]
+    assert [set(each) for each in mutual_others(images, 3).tolist()] == expected
+    assert {len(each) for each in expected} == {1, 2, 3}
+    assert any(i in each for i, each in enumerate(expected))
+
+
+def test_images_have_neighbours_where_pixels_tell_the_classes():
+    rng = np.random.default_rng(0)
+    classes = np.arange(400) % 2
+    y = np.where(np.arange(400) < 40, classes, -1)
+    alike = rng.normal(size=(400, 8, 8)) + 9 * classes[:, None, None]
+    config = TrainingConfig(n_clusters=2, n_steps=1, device="cpu")
+    for images, labels, expected in (
+        (alike, y, 15),
+        (rng.normal(size=(400, 8, 8)), y, 0),
+        (alike, np.where(np.arange(400) < 19, classes, -1), 0),  # too few labels say so
+        (alike, np.where(np.arange(400) < 41, classes, -1), 0),  # so many labels need none
+    ):
+        images = images.astype(np.float32)
+        assert fit(config, images, labels, progress=False).config.neighbours == expected
+
+
 def test_plain_labels_decide_neighbours_as_knowledge_does():
     x = np.random.default_rng(0).normal(size=(200, 2))
     y = np.where(np.arange(200) % 20 == 0, np.arange(200) // 100, -1)
@@ -528,11 +555,13 @@ def test_tables_with_enough_rows_have_neighbours_and_many_clusters_room():
     assert TrainingConfig(n_clusters=10).resolve((5,), known).neighbours == 15
     for config, shape, knowledge in (
         (TrainingConfig(n_clusters=11), (5,), known),  # too few rows a cluster
-        (TrainingConfig(n_clusters=10), (8, 8), known),
         (TrainingConfig(n_clusters=10), (5,), pairs),
+        (TrainingConfig(n_clusters=10), (8, 8), pairs),
+        (TrainingConfig(n_clusters=10), (8, 8), dc.Knowledge.join(np.r_[0, np.full(20_000, -1)])),  # too many images
         (TrainingConfig(n_clusters=10, objective="cross-entropy"), (5,), known),
     ):
         assert config.resolve(shape, knowledge).neighbours == 0
+    assert TrainingConfig(n_clusters=10).resolve((8, 8), known).neighbours == "auto"  # the images decide
     assert TrainingConfig(n_clusters=20).resolve((5,), known).embedding_dim == 16
     assert TrainingConfig(n_clusters=21).resolve((5,), known).embedding_dim == 64
     assert TrainingConfig(n_clusters=20).resolve((5,), known).batch_size == 256

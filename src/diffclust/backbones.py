@@ -22,6 +22,7 @@ BACKBONES = ("linear", "mlp", "residual", "committee", "cnn")
 COMMITTEE = 4  # networks
 SCALINGS = ("auto", "column", "global", "unit", "counts", "none")
 SCALING_ROWS, SCALING_LABELS = 5000, 2000  # at which choose_scaling looks
+LEAST_ALIKE = 20  # labelled rows, with fewer of which share_of_alike says nothing
 
 
 def make_backbone(
@@ -218,6 +219,26 @@ def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
 
     decided = better > worse and binomtest(better, better + worse).pvalue < 0.05
     return other if decided else structure
+
+
+def share_of_alike(x: Tensor, labels: Tensor) -> float:
+    """How often the labelled row that is nearest to a labelled row is of its class.
+
+    Args:
+        x: (n, ...) rows.
+        labels: (n,) integers, negative where unknown.
+
+    Returns:
+        The share of the first 2,000 labelled rows whose class has another one; nan if there are fewer than 20.
+
+    Example:
+        >>> labels = torch.arange(60) % 3
+        >>> share_of_alike(5.0 * torch.nn.functional.one_hot(labels) + torch.rand(60, 3), labels)
+        1.0
+    """
+    known = (labels >= 0).nonzero()[:, 0][:SCALING_LABELS]
+    alike = _nearest_agree(x[known].flatten(1).double().cpu().numpy(), labels[known].cpu().numpy())
+    return float(alike.mean()) if len(alike) >= LEAST_ALIKE else float("nan")
 
 
 def _have_one_unit(rows: NDArray[np.float64], deviation: NDArray[np.float64]) -> bool:

@@ -24,7 +24,7 @@ from diffclust.knowledge import Knowledge
 from diffclust.labels import ADVICE, ClassLabels, parse_labels
 from diffclust.partition import partition, what_retrain_is_told
 from diffclust.placing import joined_rows
-from diffclust.training.data import as_rows, warn_of_lost_digits
+from diffclust.training.data import warn_of_lost_digits
 from diffclust.training.loop import with_own_backbone
 
 # Arguments that are settings of TrainingConfig.
@@ -199,7 +199,7 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         wanted = self._wanted(known)
         config = self._config()
         if not known.is_soft:  # otherwise training decides them by what it believes
-            config = config.resolve(tuple(as_rows(X).shape[1:]), known)
+            config = training.resolve(config, X, known)
         cutting: dict[str, Any] = {
             "min_cluster_size": self.min_cluster_size,
             "reachability": self.reachability,

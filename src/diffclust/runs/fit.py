@@ -101,7 +101,7 @@ def fit_run(
     check_cut(cut, n_clusters, knowledge)
     if min_cluster_size != "auto" and int(min_cluster_size) > len(table):
         raise ValueError(f"min_cluster_size={min_cluster_size} is more than the {len(table)} rows there are.")
-    config = config.resolve(table.features.shape[1:], knowledge)
+    config = training.resolve(config, table.features, knowledge)
     settings: dict[str, Any] = {
         "format": FORMAT,
         "diffclust": diffclust.__version__,

@@ -22,6 +22,7 @@ except ImportError as error:
     ) from error
 
 from diffclust.training.checkpoints import LAST, check_checkpoint, load, save
+from diffclust.training.data import resolve
 from diffclust.training.fleet import fit_many
 from diffclust.training.loop import classify, embed, fit, scaled_rows
 from diffclust.training.module import ForestModule
@@ -41,6 +42,7 @@ __all__ = [
     "is_first_rank",
     "is_restartable",
     "load",
+    "resolve",
     "retrained_beside",
     "retrainer",
     "save",

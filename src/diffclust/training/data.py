@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,16 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from diffclust.backbones import InputScaling
+from diffclust.backbones import InputScaling, is_image, share_of_alike
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
+from diffclust.cuts import leading_components
 from diffclust.doubt import believe
 from diffclust.frameworks import framework_of, plain, to_dense, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.threads import ignored_warnings, small_in_one_thread
-from diffclust.training.settings import TrainingConfig
+from diffclust.training.settings import NEIGHBOURS, TrainingConfig
 
 Block = tuple[Tensor, Tensor | None]  # row numbers (steps, n) of a block of steps, and moves (steps, n, ...) of images
 
+ALIKE = 0.8  # least share of labelled images whose nearest one is of their class, for neighbours of images
+FEW_LABELS = 0.1  # share of labelled images, above which neighbours no longer gain
+PIXEL_COMPONENTS = 50  # leading ones of the pixels, by which images are near
 LENDING_ROWS = 20_000  # among which labels are lent, at most
 LONGEST_BLOCK = {"cpu": 10, "cuda": 100}  # steps, after which a progress bar moves
 FEW_VALUES = 64  # of a column, to which its values are rounded
@@ -127,7 +132,19 @@ def as_problem(
     rows, labels = as_rows_and_labels(x, y.group if isinstance(y, Knowledge) else y)
     knowledge = y if isinstance(y, Knowledge) else Knowledge.join(labels.numpy())
     apart = None if knowledge.all_apart else knowledge.apart
-    return rows, labels, apart, config.resolve(tuple(rows.shape[1:]), knowledge)
+    return rows, labels, apart, resolve(config, rows, knowledge)
+
+
+def resolve(config: TrainingConfig, x: Any, knowledge: Knowledge) -> TrainingConfig:
+    """:meth:`TrainingConfig.resolve`, and the neighbours of images, which depend on the images."""
+    rows = as_rows(x)
+    config = config.resolve(tuple(rows.shape[1:]), knowledge)
+    if config.neighbours == "auto":  # of images that may have some
+        labels = torch.as_tensor(knowledge.group)
+        few = float((labels >= 0).double().mean()) <= FEW_LABELS
+        useful = few and share_of_alike(rows, labels) >= ALIKE
+        config = dataclasses.replace(config, neighbours=NEIGHBOURS if useful else 0)
+    return config
 
 
 def batch_rows(
@@ -215,6 +232,25 @@ def nearest_others(rows: Tensor, n_neighbours: int) -> NDArray[np.int64]:
     return NearestNeighbors(n_neighbors=n_neighbours).fit(flat).kneighbors(return_distance=False)
 
 
+def mutual_others(rows: Tensor, n_neighbours: int) -> NDArray[np.int64]:
+    """:func:`nearest_others` of images, by their leading components, without those that are not nearest in turn.
+
+    By their pixels some images are near to many others, of any class; few of these are near to them in turn.
+
+    Returns:
+        (n, n_neighbours) numbers of rows. Those that are left are repeated, and a row without any has itself.
+    """
+    components = leading_components(rows.flatten(1).double().cpu().numpy(), PIXEL_COMPONENTS)
+    nearest = nearest_others(torch.from_numpy(components), n_neighbours)
+    n, k = nearest.shape
+    row = np.repeat(np.arange(n), k)
+    mutual = np.isin(row * n + nearest.ravel(), nearest.ravel() * n + row).reshape(n, k)
+    count = mutual.sum(1, keepdims=True)
+    first = np.take_along_axis(nearest, np.argsort(~mutual, axis=1, kind="stable"), 1)  # mutual ones first
+    repeated = np.take_along_axis(first, np.arange(k) % np.maximum(count, 1), 1)
+    return np.where(count > 0, repeated, np.arange(n)[:, None])
+
+
 class ForestData(pl.LightningDataModule):
     """Rows and labels, kept on the training device; only the numbers of the rows of a batch travel there.
 
@@ -266,7 +302,8 @@ class ForestData(pl.LightningDataModule):
         if apart is None:
             self._lend(x, labels)
         if config.neighbours not in ("auto", 0):
-            self.nearest = nearest_others(self.scaling(x), min(int(config.neighbours), len(x) - 1))
+            find = mutual_others if is_image(tuple(x.shape[1:])) else nearest_others
+            self.nearest = find(self.scaling(x), min(int(config.neighbours), len(x) - 1))
 
     @property
     def copies(self) -> int:

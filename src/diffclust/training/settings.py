@@ -22,6 +22,7 @@ STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 OBJECTIVES = ("forest", "cross-entropy")
 MONITORS = {"val_loss": "min", "val_error": "min", "val_ari": "max"}
 NEIGHBOURS = 15
+MOST_IMAGES = 20_000  # that "auto" links with neighbours
 RENAMED = {"max_steps": "n_steps", "accelerator": "device", "n_neighbors": "reachability"}
 
 
@@ -67,8 +68,11 @@ class TrainingConfig:
         views: how often each row is in its batch, every time augmented anew; its views must link, labelled or not.
         neighbours: each row of a batch comes with one of so many nearest others of it (in the scaled input), and the
             two must link unless their labels differ; 0 for none. It is to tables what augmented views are to images.
-            "auto" is 15 for tables with labels, and 0 for pairs, for images, for more than 20 clusters, and where an
-            average cluster has fewer than 100 rows.
+            "auto" is 15 where there are labels, and 0 for pairs, for more than 20 clusters, and where an average
+            cluster has fewer than 100 rows. It is 15 for images only if there are at most 20,000, at most a tenth of
+            them has a label, and pixels tell the classes: for 80 % of the labelled images the nearest labelled one is
+            of the same class. Neighbours of an image are mutual: each is among the nearest of the other, by the 50
+            leading components of their pixels.
         epsilon, n_draws, noise, similarity, must_link_first: see :class:`diffclust.nn.PartialFenchelYoungLoss`.
             epsilon "auto" is 0.5, and 2 for images.
         noise_start: the noise of the first step as a share of epsilon, to which it grows (or falls) until the last
@@ -200,7 +204,8 @@ class TrainingConfig:
 
         Args:
             row_shape: of one row.
-            knowledge: what is known about the rows; without it, what depends on it stays "auto".
+            knowledge: what is known about the rows; without it, what depends on it stays "auto". ``neighbours`` of
+                images may stay "auto" with it, too: that depends on the images (:func:`diffclust.training.fit`).
 
         Returns:
             The decided config.
@@ -224,8 +229,11 @@ class TrainingConfig:
         if self.batch_size == "auto" and k is not None:
             changes["batch_size"] = 512 if many else 256
         if self.neighbours == "auto" and k is not None and knowledge is not None:
-            useful = not image and self.views == 1 and knowledge.all_apart and knowledge.n_points >= 100 * k
-            changes["neighbours"] = NEIGHBOURS if useful and not many and self.objective == "forest" else 0
+            useful = self.views == 1 and knowledge.all_apart and not many and self.objective == "forest"
+            if not useful or knowledge.n_points < 100 * k or (image and knowledge.n_points > MOST_IMAGES):
+                changes["neighbours"] = 0
+            elif not image:
+                changes["neighbours"] = NEIGHBOURS
         return dataclasses.replace(self, **changes)
 
     def __getattr__(self, name: str) -> Any:
