@@ -38,12 +38,13 @@ class _Inside:
         self.own = threading.local()
 
     @contextmanager
-    def enter(self, torch: Any) -> Iterator[int]:
-        """Gives the number to restore."""
+    def enter(self, torch: Any) -> Iterator[tuple[int, bool]]:
+        """Gives the number to restore, and whether another thread is inside already."""
         if getattr(self.own, "inside", False):
-            yield torch.get_num_threads() if torch else 1
+            yield torch.get_num_threads() if torch else 1, False
             return
         with self.lock:
+            others = self.count > 0
             self.before = self.before if self.count else 0
             self.count += 1
             if torch and not self.before:
@@ -51,7 +52,7 @@ class _Inside:
             before = self.before
         self.own.inside = True
         try:
-            yield before
+            yield before, others
         finally:
             self.own.inside = False
             with self.lock:
@@ -72,10 +73,12 @@ def one_thread(if_: bool = True) -> Iterator[None]:
     if not if_:
         yield
         return
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import ThreadpoolController
 
-    torch = sys.modules.get("torch")
-    with _INSIDE.enter(torch) as before, threadpool_limits(1):
+    torch, controller = sys.modules.get("torch"), ThreadpoolController()
+    with _INSIDE.enter(torch) as (before, others), contextlib.ExitStack() as stack:
+        # BLAS has one number for all threads. The first one inside limits it: the second would find and restore one.
+        stack.enter_context((controller.select(user_api="openmp") if others else controller).limit(limits=1))
         if torch:
             torch.set_num_threads(1)
         try:
