@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 import diffclust as dc
 from diffclust import Knowledge, cuts
 from diffclust.confidence import neighbour_shares, witnesses
-from diffclust.evidence import choose_cut, hide_labels
+from diffclust.evidence import VOTE, choose_cut, hide_labels
 from diffclust.partition import CUTS, INPUT_CUTS, partition
 
 
@@ -222,7 +222,7 @@ def test_hidden_labels_choose_the_cut_that_finds_them():
     all_labelled = partition(x, known, 4, cut="auto", retrain=retrain).evidence
     assert all_labelled.new_classes is None
     assert all(set(rest.labels) == {-1, 0, 1, 2, 3} for rest in calls[3:])  # no class as a whole
-    assert set(all_labelled.scores) == set(CUTS)
+    assert set(all_labelled.scores) == {*CUTS, VOTE}
 
 
 def test_without_labels_the_cut_that_agrees_with_the_others_is_taken():

@@ -122,7 +122,7 @@ ORDER = """
     suggestions mistakes
     training partition
     doubt
-    samples evidence confidence placing cuts continuation
+    samples votes evidence confidence placing cuts continuation
     nn distributed backbones
     losses perturbed stability
     forest

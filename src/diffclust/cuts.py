@@ -7,6 +7,8 @@ of the graph of groups, guided by distances (:func:`colour_groups`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -233,12 +235,18 @@ def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0
     from sklearn.preprocessing import StandardScaler
 
     check_classes(knowledge, n_clusters)
-    group = knowledge.group
     if n_clusters == 1:
-        return np.zeros(len(group), np.int64)
+        return np.zeros(len(knowledge.group), np.int64)
     rows = plain(StandardScaler()).fit_transform(np.asarray(points, np.float64))
+    return predict_classes(logistic_regression, rows, knowledge)
+
+
+def predict_classes(fit: Callable[[Floats, Ints], Any], rows: Floats, knowledge: Knowledge) -> Ints:
+    """Clusters (n,) from 0 by a classifier that ``fit(rows, classes)`` returns; labelled rows keep their class."""
+    group = knowledge.group
     known = group >= 0
-    model = logistic_regression(rows[known], group[known])
+    with _one_label_is_enough():
+        model = fit(rows[known], group[known])
     return by_first_row(np.where(known, group, model.predict(rows)))
 
 
@@ -246,8 +254,13 @@ def logistic_regression(points: Floats, labels: Ints) -> Any:
     """scikit-learn's, fitted."""
     from sklearn.linear_model import LogisticRegression
 
-    with ignored_warnings(message="The number of unique classes is greater"):  # one label a class is enough
+    with _one_label_is_enough():
         return LogisticRegression(max_iter=CLASSIFIER_ROUNDS).fit(points, labels)
+
+
+def _one_label_is_enough() -> AbstractContextManager[None]:
+    """Without scikit-learn's warning that classes have few rows each."""
+    return ignored_warnings(message="The number of unique classes is greater")
 
 
 def check_classes(knowledge: Knowledge, n_clusters: int) -> None:

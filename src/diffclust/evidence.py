@@ -39,6 +39,8 @@ WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 
 Labels = NDArray[np.int64]
 OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
+VOTE = "vote"  # of all cuts and of classifiers (:mod:`diffclust.votes`)
+NO_VOTERS = ("classifier", "trees", "support vectors", VOTE)
 # (embedding (n, d), knowledge, n_clusters) -> partitions (n,) by the names of their cuts
 CutAll = Callable[[NDArray[Any], Knowledge, int], dict[str, Labels]]
 
@@ -159,7 +161,8 @@ def choose_cut(
     """The cut that hidden labels and the other cuts speak for, and how sure its clusters are.
 
     Args:
-        partitions: those of the final embedding, and of the input, by the names of their cuts.
+        partitions: those of the final embedding, and of the input, by the names of their cuts. Where there is a vote
+            of all of them, it is taken.
         splits: trained without some labels; may be empty.
         of_splits: such partitions of each split.
         labels: (n,) all labels, -1 unknown.
@@ -182,7 +185,7 @@ def choose_cut(
         for name in partitions:
             same, other = (across, by_input) if name in of_embedding else (by_input, across)
             agreement[name] = OWN_KIND * same[name] + (1 - OWN_KIND) * other[name]
-    chosen = max(names, key=lambda name: scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name])
+    chosen = max(names, key=lambda name: (name == VOTE, scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name]))
     share_right, n_hidden = _share_right(
         chosen, partitions, splits, of_splits, labels, agreement[chosen], scores.get(chosen)
     )
@@ -207,7 +210,7 @@ def choose_cut(
 
 def is_voter(name: str) -> bool:
     """Whether a cut is asked about others. A classifier is not: with few labels it agrees with nothing."""
-    return not name.startswith("classifier")
+    return not name.startswith(NO_VOTERS)
 
 
 def _ari_of_labels(clusters: Labels, split: Split, labels: Labels) -> float:

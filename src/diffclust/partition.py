@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust import confidence, cuts, samples
+from diffclust import confidence, cuts, samples, votes
 from diffclust.continuation import continue_clusters
 from diffclust.doubt import believe
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
+    VOTE,
     WORTH_A_FORK,
     Evidence,
     Split,
@@ -245,11 +246,12 @@ def partition(
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
         cut: how clusters are made, one of ``CUTS``. "auto" makes all of them and takes the one that agrees best with
-            others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). It is the
-            forest where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with
-            another metric than a Euclidean one, and with pairs for more than 20,000 points. Of so many points with
-            labels only, a sample of 10,000 is clustered, and the others go where their neighbours go
-            (:mod:`diffclust.samples`), unless the cut is the forest.
+            others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). If labels were
+            hidden and every cluster is a labelled class, all of them vote (:mod:`diffclust.votes`). It is the forest
+            where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with another metric
+            than a Euclidean one, and with pairs for more than 20,000 points. Of so many points with labels only, a
+            sample of 10,000 is clustered, and the others go where their neighbours go (:mod:`diffclust.samples`),
+            unless the cut is the forest.
         rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too, but not of
             images (n, ...): what is near by its pixels is often of another class.
         retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
@@ -306,9 +308,11 @@ def partition(
     evidence = Evidence(cut="forest" if cut == "auto" else cut)
     others: list[NDArray[Any]] = []
     if compares:
+        can_vote = bool(splits) and votes.can_vote(knowledge, wanted)
+        columns = np.asarray(rows, np.float64) if np.ndim(rows) == 2 and can_vote else None
         rows = _few_components(rows) if np.ndim(rows) == 2 else None
         tree_of_rows = functools.cache(lambda: spanning_tree(rows, "sqeuclidean"))
-        cut_all = functools.partial(_cut_all, rows=rows, tree_of_rows=tree_of_rows)
+        cut_all = functools.partial(_cut_all, rows=rows, tree_of_rows=tree_of_rows, columns=columns)
         if splits and rows is not None:
             tree_of_rows()  # once, before there are other processes
         tasks = [functools.partial(cut_all, each.embedding, each.known, wanted) for each in splits]
@@ -320,6 +324,9 @@ def partition(
                 if k_found == wanted
                 else [cut_all(each.embedding, each.known, k_found) for each in splits]  # no cut finds as few
             )
+        if can_vote:
+            partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels)
+            of_splits = [{**each, VOTE: vote} for each, vote in zip(of_splits, counted, strict=True)]
         evidence = choose_cut(partitions, splits, of_splits, knowledge.labels)
         evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
         if of_pairs is not None and of_pairs.max() + 1 == wanted:
@@ -472,6 +479,7 @@ def _cut_all(
     names: Iterable[str] = CUTS,
     tree: Hierarchy | None = None,
     tree_of_rows: Callable[[], Hierarchy | None] = lambda: None,
+    columns: NDArray[Any] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The partitions into ``n_clusters`` by the names of their cuts.
 
@@ -483,6 +491,7 @@ def _cut_all(
         names: of the cuts of the embedding.
         tree: of the embedding without knowledge, if it is there already.
         tree_of_rows: makes that of the input, or None.
+        columns: the input with all columns, for classifiers that vote; None where there is no vote.
 
     Returns:
         Those of the cuts that found one. Pairs may make it impossible, and a classifier needs labels of all classes.
@@ -503,6 +512,10 @@ def _cut_all(
                 found[name + suffix] = cuts.gaussian(points, knowledge, n_clusters, start=start)
             else:
                 found[name + suffix] = CUTS[name](points, knowledge, n_clusters)
+    if columns is not None:
+        for name, classify in votes.CLASSIFIERS.items():
+            with contextlib.suppress(ValueError):
+                found[name] = classify(columns, knowledge)
     exact = {name: clusters for name, clusters in found.items() if clusters.max() + 1 == n_clusters}
     return exact or found
 

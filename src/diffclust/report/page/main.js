@@ -139,8 +139,11 @@ function fillMade() {
     : "How sure it is in the mean follows from how far other cuts find the same clusters.";
   $("made").textContent = !cuts.length
     ? `The embedding was cut in one way: ${cut}. No other was compared.`
-    : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
-      `${hidden ? "it finds hidden labels again, and " : ""}it agrees with the other cuts. ` +
+    : (cut === "vote"
+        ? "The embedding was cut in several ways. Every cluster is a labelled class, so all of them voted, and so did " +
+          "classifiers of the input. A vote counts more if it finds hidden labels again more often. "
+        : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
+          `${hidden ? "it finds hidden labels again, and " : ""}it agrees with the other cuts. `) +
       `${hidden ? "" : "No labels could be hidden. "}` +
       (hidden && oneClass
         ? "The first column is the share of rows with hidden labels in the cluster of their class, less that of rows " +

@@ -1,0 +1,111 @@
+"""Where every cluster is a labelled class, no cut is chosen: all of them vote, and two more classifiers of the input.
+
+Labels that were hidden from a cut say how often it is right, so they say how much its vote counts. Cuts follow the
+shape of all rows and are better with few labels. Classifiers of the columns see labelled rows only and are better with
+many. The weights find out which case this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffclust.cuts import by_first_row, predict_classes
+from diffclust.evidence import OF_INPUT, Split
+from diffclust.knowledge import Knowledge
+
+N_TREES = 100
+MOST_SUPPORT = 3000  # labelled rows that support vectors are sought among; the time grows with their square
+PENALTY = 10.0  # of a support vector machine, for labelled rows on the wrong side
+SHARPNESS = 4  # power of the logarithm of the odds that is the weight of a vote
+SUREST = 0.98  # share of right rows above which a vote counts no more
+
+Labels = NDArray[np.int64]
+
+
+def trees(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
+    """Clusters (n,) from 0 by extremely randomised trees: for columns of many kinds, and many that say nothing."""
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    return predict_classes(ExtraTreesClassifier(N_TREES, random_state=0).fit, columns, knowledge)
+
+
+def support_vectors(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
+    """Clusters (n,) from 0 by a support vector machine: for classes with a curved border between them.
+
+    Raises:
+        ValueError: there are more labelled rows than it can handle in a reasonable time.
+    """
+    from sklearn.svm import SVC
+
+    if (n_labels := int((knowledge.labels >= 0).sum())) > MOST_SUPPORT:
+        raise ValueError(f"support vectors are sought among at most {MOST_SUPPORT} labelled rows, got {n_labels}.")
+    return predict_classes(SVC(C=PENALTY).fit, columns, knowledge)
+
+
+CLASSIFIERS: dict[str, Callable[[NDArray[Any], Knowledge], Labels]] = {
+    "trees" + OF_INPUT: trees,
+    "support vectors" + OF_INPUT: support_vectors,
+}
+
+
+def can_vote(knowledge: Knowledge, n_clusters: int) -> bool:
+    """Whether every cluster is a labelled class, so that cuts can be compared row by row."""
+    return knowledge.all_apart and len(knowledge.apart) == n_clusters > 1
+
+
+def count_votes(
+    partitions: Mapping[str, Labels], splits: Sequence[Split], of_splits: Sequence[Mapping[str, Labels]], labels: Labels
+) -> tuple[Labels, list[Labels]]:
+    """The class that most votes are for, of each row.
+
+    A vote's weight is the logarithm of the odds that it is right, beside those of a guess, to a power that lets the
+    best ones decide.
+
+    Args:
+        partitions: (n,) the clusters by each cut, as many as there are classes.
+        splits: what was known without some labels.
+        of_splits: such partitions of each split.
+        labels: (n,) all labels, -1 unknown.
+
+    Returns:
+        Clusters (n,) from 0 by the vote, and those of each split, with the same weights.
+    """
+    n_classes = int(labels.max()) + 1
+    told = [labels, *(each.known.labels for each in splits)]
+    hidden = [(labels >= 0) & (each < 0) for each in told]
+    n_hidden = sum(int(rows.sum()) for rows in hidden)
+    classes, weights = [], []
+    for name in partitions:
+        if all(name in each for each in of_splits):
+            found = [_classes_of(each[name], known) for each, known in zip([partitions, *of_splits], told, strict=True)]
+            n_right = sum(int((each == labels)[rows].sum()) for each, rows in zip(found, hidden, strict=True))
+            classes.append(found)
+            weights.append(_weight((n_right + 1) / (n_hidden + 2), n_classes))
+    if not any(weights):  # none is better than a guess
+        weights = [1.0] * len(weights)
+    clusters, *of_each = (by_first_row(_majority(found, weights, n_classes)) for found in zip(*classes, strict=True))
+    return clusters, of_each
+
+
+def _majority(found: Sequence[Labels], weights: Sequence[float], n_classes: int) -> Labels:
+    """(n,) the class with the largest sum of weights, of equal ones the first."""
+    total = np.zeros((len(found[0]), n_classes))
+    for each, weight in zip(found, weights, strict=True):
+        total[np.arange(len(each)), each] += weight
+    return total.argmax(1)
+
+
+def _weight(share_right: float, n_classes: int) -> float:
+    odds = share_right / (1 - share_right) if share_right < SUREST else SUREST / (1 - SUREST)
+    return max(0.0, float(np.log((n_classes - 1) * odds))) ** SHARPNESS
+
+
+def _classes_of(clusters: Labels, told: Labels) -> Labels:
+    """(n,) the class that the cluster of each row holds."""
+    classes = np.zeros(int(clusters.max()) + 1, np.int64)
+    classes[clusters[told >= 0]] = told[told >= 0]
+    return classes[clusters]

@@ -1,0 +1,90 @@
+"""Votes of cuts where every cluster is a labelled class."""
+
+import numpy as np
+import pytest
+
+from diffclust import Knowledge, votes
+from diffclust.evidence import VOTE, Split
+from diffclust.partition import partition
+
+LABELS = np.array([0, 0, 0, 0, 1, 1, 1, 1, -1, -1])
+HIDDEN = np.array([1, 2, 3, 5, 6, 7])
+
+
+def split_of(hidden):
+    known = LABELS.copy()
+    known[hidden] = -1
+    return Split(np.zeros((len(LABELS), 1)), Knowledge.join(known))
+
+
+def right_for(n_right, of_others):
+    """Clusters in which so many of the hidden rows are right, and what it says of the two rows without a label."""
+    clusters = LABELS.copy()
+    clusters[HIDDEN[n_right:]] = 1 - clusters[HIDDEN[n_right:]]
+    clusters[-2:] = of_others
+    return clusters
+
+
+def count(cuts, missing=()):
+    """The vote of all rows and of the split, where the cuts of the split are these, and the others know all labels."""
+    known = LABELS.copy()
+    known[HIDDEN] = -1
+    split = Split(np.zeros((len(LABELS), 1)), Knowledge.join(known))
+    final = {name: np.r_[LABELS[:-2], clusters[-2:]] for name, clusters in cuts.items()}
+    of_split = {name: clusters for name, clusters in cuts.items() if name not in missing}
+    found, (of_split,) = votes.count_votes(final, [split], [of_split], LABELS)
+    assert found[:-2].tolist() == LABELS[:-2].tolist()  # labels stay
+    return found[-2:].tolist(), of_split.tolist()
+
+
+def test_a_vote_counts_by_how_often_hidden_labels_are_found():
+    good, poor = right_for(6, [0, 1]), right_for(4, [1, 0])
+    # Odds of 7 to 1 and, twice, of 5 to 3: log(7) ** 4 is 14.3, log(5 / 3) ** 4 is 0.07.
+    assert count({"good": good, "poor": poor, "as poor": poor}) == ([0, 1], good.tolist())
+
+
+def test_votes_no_better_than_a_guess_count_nothing():
+    bad = {f"bad {n_right}": right_for(n_right, [1, 0]) for n_right in range(4)}
+    assert count({"good": right_for(4, [0, 1]), **bad})[0] == [0, 1]
+
+
+def test_where_all_are_no_better_than_a_guess_the_majority_decides():
+    assert count({f"bad {other}": right_for(0, [other % 2, 1]) for other in range(3)})[0] == [0, 1]
+
+
+def test_a_cut_that_some_split_lacks_does_not_vote():
+    assert count({"there": right_for(4, [0, 1]), "gone": right_for(6, [1, 0])}, missing=["gone"])[0] == [0, 1]
+
+
+def stripes(n=300):
+    """Two classes that alternate along one of four columns, which trees can tell apart and k-means cannot."""
+    x = np.random.default_rng(0).uniform(size=(n, 4))
+    return x, (np.floor(x[:, 2] * 4) % 2).astype(int)
+
+
+def test_classifiers_of_the_input_vote_where_all_classes_are_labelled():
+    x, truth = stripes()
+    labels = np.where(np.arange(len(x)) < 150, truth, -1)
+    found = partition(x, Knowledge.join(labels), 2, cut="auto", rows=x, retrain=lambda rest: x)
+    assert found.evidence.cut == VOTE
+    assert set(votes.CLASSIFIERS) <= set(found.evidence.scores)
+    right = (found.clusters == found.clusters[np.flatnonzero(truth == 0)[0]]) == (truth == 0)
+    assert right[150:].mean() > 0.9
+    assert right[:150].all()  # labelled rows keep their class
+
+
+def test_there_is_no_vote_with_a_class_that_nobody_labelled_or_without_hidden_labels():
+    x, truth = stripes()
+    labels = np.where(np.arange(len(x)) < 150, truth, -1)
+    assert partition(x, Knowledge.join(labels), 3, cut="auto", rows=x, retrain=lambda rest: x).evidence.cut != VOTE
+    assert partition(x, Knowledge.join(labels), 2, cut="auto", rows=x).evidence.cut != VOTE
+
+
+def test_support_vectors_are_not_sought_among_too_many_rows(monkeypatch):
+    x, truth = stripes()
+    monkeypatch.setattr(votes, "MOST_SUPPORT", 299)
+    with pytest.raises(ValueError, match="at most 299 labelled rows, got 300"):
+        votes.support_vectors(x, Knowledge.join(truth))
+    found = partition(x, Knowledge.join(truth), 2, cut="auto", rows=x, retrain=lambda rest: x)
+    assert "trees of the input" in found.evidence.scores
+    assert "support vectors of the input" not in found.evidence.scores
