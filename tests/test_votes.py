@@ -7,8 +7,8 @@ from diffclust import Knowledge, votes
 from diffclust.evidence import VOTE, Split
 from diffclust.partition import partition
 
-LABELS = np.array([0, 0, 0, 0, 1, 1, 1, 1, -1, -1])
-HIDDEN = np.array([1, 2, 3, 5, 6, 7])
+LABELS = np.repeat([0, 1, -1], [50, 50, 2])
+HIDDEN = np.r_[10:50, 60:100]
 
 
 def split_of(hidden):
@@ -38,14 +38,14 @@ def count(cuts, missing=()):
 
 
 def test_a_vote_counts_by_how_often_hidden_labels_are_found():
-    good, poor = right_for(6, [0, 1]), right_for(4, [1, 0])
-    # Odds of 7 to 1 and, twice, of 5 to 3: log(7) ** 4 is 14.3, log(5 / 3) ** 4 is 0.07.
+    good, poor = right_for(80, [0, 1]), right_for(50, [1, 0])
+    # Of 80 hidden rows 80 and 50 are right: odds of about 49 and 1.6 to 1, to the fourth power of their logarithms.
     assert count({"good": good, "poor": poor, "as poor": poor}) == ([0, 1], good.tolist())
 
 
 def test_votes_no_better_than_a_guess_count_nothing():
-    bad = {f"bad {n_right}": right_for(n_right, [1, 0]) for n_right in range(4)}
-    assert count({"good": right_for(4, [0, 1]), **bad})[0] == [0, 1]
+    bad = {f"bad {n_right}": right_for(n_right, [1, 0]) for n_right in (0, 10, 20, 30)}
+    assert count({"good": right_for(60, [0, 1]), **bad})[0] == [0, 1]
 
 
 def test_where_all_are_no_better_than_a_guess_the_majority_decides():
@@ -53,7 +53,19 @@ def test_where_all_are_no_better_than_a_guess_the_majority_decides():
 
 
 def test_a_cut_that_some_split_lacks_does_not_vote():
-    assert count({"there": right_for(4, [0, 1]), "gone": right_for(6, [1, 0])}, missing=["gone"])[0] == [0, 1]
+    assert count({"there": right_for(60, [0, 1]), "gone": right_for(80, [1, 0])}, missing=["gone"])[0] == [0, 1]
+
+
+def test_where_little_is_hidden_agreement_decides():
+    """One hidden row says little: of the two cuts that found it, the one that agrees with another cut counts more."""
+    x = np.repeat([0, 1], 20)
+    labels = np.r_[0, 0, np.full(18, -1), 1, np.full(19, -1)]
+    known = labels.copy()
+    known[1] = -1
+    alone = np.r_[0, 0, np.arange(18) % 2, 1, np.arange(19) % 2]
+    cuts = {"a": x, "a again": np.where(np.arange(40) == 1, 1, x), "alone": alone}
+    found, _ = votes.count_votes(cuts, [Split(np.zeros((40, 1)), Knowledge.join(known))], [cuts], labels)
+    assert found.tolist() == x.tolist()
 
 
 def stripes(n=300):

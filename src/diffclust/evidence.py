@@ -12,6 +12,7 @@ training has made up its clusters; they count little. That needs no labels at al
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -176,15 +177,7 @@ def choose_cut(
         name: float(np.mean([score(each[name], split, labels) for split, each in zip(splits, of_splits, strict=True)]))
         for name in (names if splits else ())
     }
-    of_input = [name for name in partitions if name.endswith(OF_INPUT) and is_voter(name)]
-    of_embedding = [name for name in partitions if not name.endswith(OF_INPUT)]
-    across = {name: _agreement(name, of_embedding, partitions) for name in partitions}
-    agreement = dict(across)
-    if of_input:
-        by_input = {name: _agreement(name, of_input, partitions) for name in partitions}
-        for name in partitions:
-            same, other = (across, by_input) if name in of_embedding else (by_input, across)
-            agreement[name] = OWN_KIND * same[name] + (1 - OWN_KIND) * other[name]
+    agreement = agreements(partitions)
     chosen = max(names, key=lambda name: (name == VOTE, scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name]))
     share_right, n_hidden = _share_right(
         chosen, partitions, splits, of_splits, labels, agreement[chosen], scores.get(chosen)
@@ -206,6 +199,29 @@ def choose_cut(
         if splits
         else None,
     )
+
+
+def agreements(partitions: Mapping[str, Labels]) -> dict[str, float]:
+    """How far each cut agrees with others, see :attr:`Evidence.agreement`."""
+    from sklearn.metrics import adjusted_rand_score
+
+    names = list(partitions)
+    index = {(a, b): adjusted_rand_score(partitions[a], partitions[b]) for a, b in itertools.combinations(names, 2)}
+
+    def mean(name: str, others: list[str]) -> float:
+        found = [index[name, other] if (name, other) in index else index[other, name] for other in others]
+        return float(np.mean(found)) if found else 0.0
+
+    of_input = [name for name in names if name.endswith(OF_INPUT) and is_voter(name)]
+    of_embedding = [name for name in names if not name.endswith(OF_INPUT)]
+    agreement = {}
+    for name in names:
+        by_embedding, by_input = (
+            mean(name, [each for each in kind if each != name]) for kind in (of_embedding, of_input)
+        )
+        same, other = (by_embedding, by_input) if name in of_embedding else (by_input, by_embedding)
+        agreement[name] = OWN_KIND * same + (1 - OWN_KIND) * other if of_input else by_embedding
+    return agreement
 
 
 def is_voter(name: str) -> bool:
@@ -312,14 +328,6 @@ def matched_clusters(found: Labels, labels: Labels, known: Labels) -> Labels:
     matched = np.full(len(labels), -1)
     matched[rows] = cluster[codes]
     return matched
-
-
-def _agreement(name: str, references: list[str], partitions: Mapping[str, Labels]) -> float:
-    """The mean adjusted Rand index of a cut with others; 0 where there are none."""
-    from sklearn.metrics import adjusted_rand_score
-
-    others = [partitions[other] for other in references if other != name]
-    return float(np.mean([adjusted_rand_score(partitions[name], each) for each in others])) if others else 0.0
 
 
 def _weighted_quantile(candidates: Mapping[int, float], share: float) -> int:

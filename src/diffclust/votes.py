@@ -1,8 +1,8 @@
 """Where every cluster is a labelled class, no cut is chosen: all of them vote, and two more classifiers of the input.
 
-Labels that were hidden from a cut say how often it is right, so they say how much its vote counts. Cuts follow the
-shape of all rows and are better with few labels. Classifiers of the columns see labelled rows only and are better with
-many. The weights find out which case this is.
+Labels that were hidden from a cut say how often it is right, and so does its agreement with others, where few were
+hidden. So these say how much its vote counts. Cuts follow the shape of all rows and are better with few labels.
+Classifiers of the columns see labelled rows only and are better with many. The weights find out which case this is.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.cuts import by_first_row, predict_classes
-from diffclust.evidence import OF_INPUT, Split
+from diffclust.evidence import OF_INPUT, Split, agreements
 from diffclust.knowledge import Knowledge
 
 N_TREES = 100
 MOST_SUPPORT = 3000  # labelled rows that support vectors are sought among; the time grows with their square
 PENALTY = 10.0  # of a support vector machine, for labelled rows on the wrong side
+AGREEMENT_ROWS = 6  # hidden rows that count as much as the agreement of a cut with others
 SHARPNESS = 4  # power of the logarithm of the odds that is the weight of a vote
 SUREST = 0.98  # share of right rows above which a vote counts no more
 
@@ -63,7 +64,7 @@ def count_votes(
     """The class that most votes are for, of each row.
 
     A vote's weight is the logarithm of the odds that it is right, beside those of a guess, to a power that lets the
-    best ones decide.
+    best ones decide. Where few labels were hidden, the cut's agreement with others says more about these odds.
 
     Args:
         partitions: (n,) the clusters by each cut, as many as there are classes.
@@ -78,13 +79,15 @@ def count_votes(
     told = [labels, *(each.known.labels for each in splits)]
     hidden = [(labels >= 0) & (each < 0) for each in told]
     n_hidden = sum(int(rows.sum()) for rows in hidden)
+    agreement = agreements(partitions)
     classes, weights = [], []
     for name in partitions:
         if all(name in each for each in of_splits):
             found = [_classes_of(each[name], known) for each, known in zip([partitions, *of_splits], told, strict=True)]
             n_right = sum(int((each == labels)[rows].sum()) for each, rows in zip(found, hidden, strict=True))
             classes.append(found)
-            weights.append(_weight((n_right + 1) / (n_hidden + 2), n_classes))
+            prior = AGREEMENT_ROWS * max(0.0, agreement[name])
+            weights.append(_weight((n_right + prior + 1) / (n_hidden + AGREEMENT_ROWS + 2), n_classes))
     if not any(weights):  # none is better than a guess
         weights = [1.0] * len(weights)
     clusters, *of_each = (by_first_row(_majority(found, weights, n_classes)) for found in zip(*classes, strict=True))
