@@ -22,6 +22,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import rankdata
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import adjusted_rand_score, roc_auc_score
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.mixture import GaussianMixture
@@ -100,6 +101,9 @@ def peers(x: np.ndarray, y: np.ndarray, known: np.ndarray, k: int, seed: int) ->
             np.hstack([raw / np.sqrt(x.shape[1]), spread.label_distributions_])
         ),
         "MLP": lambda: mlp.predict(raw),
+        "random forest": lambda: (
+            RandomForestClassifier(random_state=seed).fit(raw[labelled], known[labelled]).predict(raw)
+        ),
         "MLP, k-means of its layer": lambda: KMeans(k, n_init=10, random_state=seed).fit_predict(
             hidden_layer(mlp, raw)
         ),

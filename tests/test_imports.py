@@ -122,6 +122,7 @@ ORDER = """
     suggestions mistakes
     training partition
     doubt
+    how_many
     samples votes evidence confidence placing cuts continuation
     nn distributed backbones
     losses perturbed stability

@@ -1,4 +1,4 @@
-"""What hiding known labels says: which cut to take, how many clusters there are, and how sure they are.
+"""What hiding known labels says: which cut to take, and how sure its clusters are.
 
 Some labels are hidden, the embedding is trained without them, and it is cut in every way. Hidden rows then show which
 cut finds their classes again, and how often a row is where it belongs. Where there is room for new clusters, whole
@@ -11,7 +11,6 @@ training has made up its clusters; they count little. That needs no labels at al
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +23,6 @@ from diffclust import confidence
 from diffclust.cuts import logistic_regression
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
-from diffclust.processes import beside
-from diffclust.threads import is_small_set
 
 LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
@@ -33,9 +30,6 @@ N_SPLITS = 3
 AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
 OWN_KIND = 0.1  # of it with cuts of the same kind, of the embedding or of the input
 PRIOR_ROWS = 50  # hidden rows that count as much as what is expected without them
-K_TEMPERATURE = 0.07  # a number of clusters counts for 1/e of another whose ARI is better by so much
-K_INTERVAL = (0.1, 0.9)
-K_POINTS = 2500  # of which numbers of clusters are compared
 WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 
 Labels = NDArray[np.int64]
@@ -63,6 +57,9 @@ class Evidence:
         n_hidden: hidden rows that this share comes from, besides what is expected without them.
         n_clusters: the number of clusters that was chosen; None where it was given, or nothing could be hidden.
         candidates: numbers of clusters, and how well hidden classes were found with each.
+        expected_clusters: the number that would follow from the share of the rows near labels alone, see
+            :func:`diffclust.how_many.expect_number`; None where that says nothing.
+        interval: the numbers of clusters between which the true one probably is.
         hidden_chances: (n, classes) how likely each class is for a row whose label was hidden; NaN for other rows. None
             if no labels were hidden.
     """
@@ -75,15 +72,9 @@ class Evidence:
     n_hidden: int = 0
     n_clusters: int | None = None
     candidates: Mapping[int, float] = field(default_factory=dict)
+    expected_clusters: float | None = None
+    interval: tuple[int, int] | None = None
     hidden_chances: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def interval(self) -> tuple[int, int] | None:
-        """The numbers of clusters between which the true one probably is."""
-        if not self.candidates:
-            return None
-        low, high = (_weighted_quantile(self.candidates, share) for share in K_INTERVAL)
-        return low, high
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,47 +104,6 @@ def hide_labels(knowledge: Knowledge, n_clusters: int | None, seed: int) -> list
     parts += [classes[:0]] * (N_SPLITS - len(parts))
     hidden = [np.isin(labels, each) | _a_third(labels, rng) for each in parts]
     return [knowledge.forget(rows) for rows in hidden if rows.any() and not rows[labels >= 0].all()]
-
-
-def compare_numbers(splits: list[Split], cut_all: CutAll, labels: Labels) -> dict[int, float]:
-    """Numbers of clusters from that of the labelled classes to three times it, and the score of each.
-
-    The score is the mean adjusted Rand index of all labels with every cut of every split.
-    """
-    n_classes = len(np.unique(labels[labels >= 0]))
-    some = np.arange(len(labels))
-    if len(some) > K_POINTS:
-        rng = np.random.default_rng(0)
-        chance = np.where(labels >= 0, 1.0, rng.random(len(labels)))
-        some = np.sort(np.argsort(-chance, kind="stable")[:K_POINTS])
-    tried = np.unique(np.linspace(max(2, n_classes), 3 * n_classes, 9).round().astype(int))
-    tried = tried[tried <= len(some)]
-    tasks = [functools.partial(_scores_of_numbers, each, some, tried.tolist(), cut_all, labels) for each in splits]
-    with beside(tasks, is_small_set(splits[0].embedding) and len(some) >= WORTH_A_FORK) as results:
-        return {k: float(np.mean(np.concatenate(found))) for k, *found in zip(tried.tolist(), *results(), strict=True)}
-
-
-def _scores_of_numbers(
-    split: Split, some: NDArray[np.int64], tried: list[int], cut_all: CutAll, labels: Labels
-) -> list[list[float]]:
-    """The adjusted Rand index of all labels with every cut of a split, of some rows into each number of clusters."""
-    from sklearn.metrics import adjusted_rand_score
-
-    points, known, labels = split.embedding[some], Knowledge.join(split.known.labels[some]), labels[some]
-    told = labels >= 0
-    return [
-        [float(adjusted_rand_score(labels[told], each[told])) for each in cut_all(points, known, k).values()]
-        for k in tried
-    ]
-
-
-def most_likely_number(candidates: Mapping[int, float]) -> int:
-    """The number of clusters in the middle: as much speaks for fewer as for more.
-
-    >>> most_likely_number({4: 0.2, 6: 0.5, 8: 0.7, 10: 0.9, 12: 0.8, 14: 0.7})
-    10
-    """
-    return _weighted_quantile(candidates, 0.5)
 
 
 def choose_cut(
@@ -328,13 +278,6 @@ def matched_clusters(found: Labels, labels: Labels, known: Labels) -> Labels:
     matched = np.full(len(labels), -1)
     matched[rows] = cluster[codes]
     return matched
-
-
-def _weighted_quantile(candidates: Mapping[int, float], share: float) -> int:
-    numbers = sorted(candidates)
-    scores = np.array([candidates[k] for k in numbers])
-    weights = np.exp((scores - scores.max()) / K_TEMPERATURE)
-    return numbers[int(np.searchsorted(np.cumsum(weights) / weights.sum(), share))]
 
 
 def _a_third(labels: Labels, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -29,13 +29,12 @@ from diffclust.evidence import (
     Evidence,
     Split,
     choose_cut,
-    compare_numbers,
     hide_labels,
     is_voter,
-    most_likely_number,
 )
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import is_integer, to_numpy
+from diffclust.how_many import compare_numbers, expect_number, likely_numbers
 from diffclust.knowledge import Knowledge
 from diffclust.processes import beside
 from diffclust.similarity import cosine_similarities, mutual_reachability
@@ -284,7 +283,7 @@ def partition(
     check_cut(cut, n_clusters, knowledge)
     compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
     splits: list[Split] = []
-    numbers: dict[int, float] = {}
+    of_number: dict[str, Any] = {}
     by_sample: _BySample | None = None
     if len(points) > MOST_POINTS:
         if compares and samples.can_sample(knowledge):
@@ -295,7 +294,13 @@ def partition(
         splits = [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
     if splits and n_clusters is None:
         numbers = compare_numbers(splits, functools.partial(_cut_all, names=NUMBER_CUTS), knowledge.labels)
-        n_clusters = min(max(most_likely_number(numbers), knowledge.min_clusters), knowledge.max_clusters)
+        expected = expect_number(splits, knowledge.labels)
+        low, number, high = likely_numbers(numbers, expected)
+        n_clusters = min(max(number, knowledge.min_clusters), knowledge.max_clusters)
+        of_number = {"n_clusters": n_clusters, "candidates": numbers, "expected_clusters": expected}
+        of_number["interval"] = low, high
+        if retrain is not None and n_clusters == len(knowledge.apart):  # no class is new, so none has to be hidden
+            splits = [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
     if cut == "robust forest" and reachability is None:
         reachability = min(ROBUST_NEIGHBOURS, len(points) - 1) or None
     free = spanning_tree(points, metric, reachability, n_neighbors) if tree is None else tree
@@ -328,7 +333,7 @@ def partition(
             partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels)
             of_splits = [{**each, VOTE: vote} for each, vote in zip(of_splits, counted, strict=True)]
         evidence = choose_cut(partitions, splits, of_splits, knowledge.labels)
-        evidence = replace(evidence, n_clusters=n_clusters if numbers else None, candidates=numbers)
+        evidence = replace(evidence, **of_number)
         if of_pairs is not None and of_pairs.max() + 1 == wanted:
             partitions[OF_PAIRS] = of_pairs
             evidence = replace(evidence, cut=OF_PAIRS)

@@ -30,7 +30,7 @@ def can_sample(knowledge: Knowledge) -> bool:
     return not has_pairs and n_classes * LEAST_OF_CLASS <= MOST_LABELLED * SAMPLE
 
 
-def choose_rows(labels: Ints, seed: int) -> Ints:
+def choose_rows(labels: Ints, seed: int, size: int = SAMPLE) -> Ints:
     """The rows of a sample, in order: labelled rows, up to half of it, and others.
 
     If there are more labelled rows, random ones are taken, but some of each class in any case.
@@ -38,18 +38,19 @@ def choose_rows(labels: Ints, seed: int) -> Ints:
     Args:
         labels: (n,) class of each row, -1 where unknown.
         seed: of the choice.
+        size: of the sample.
 
     Returns:
-        (10,000,) numbers of rows.
+        (size,) numbers of rows.
     """
     order = np.random.default_rng([seed, 4]).random(len(labels))
     labelled = np.flatnonzero(labels >= 0)
     for label in np.unique(labels[labelled]):
         rows = np.flatnonzero(labels == label)
         order[rows[np.argsort(order[rows])[:LEAST_OF_CLASS]]] = -1
-    labelled = labelled[np.argsort(order[labelled])[: int(MOST_LABELLED * SAMPLE)]]
+    labelled = labelled[np.argsort(order[labelled])[: int(MOST_LABELLED * size)]]
     others = np.flatnonzero(labels < 0)
-    others = others[np.argsort(order[others])[: SAMPLE - len(labelled)]]
+    others = others[np.argsort(order[others])[: size - len(labelled)]]
     return np.sort(np.concatenate([labelled, others]))
 
 

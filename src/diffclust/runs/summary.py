@@ -90,7 +90,7 @@ def _remarks(module: training.ForestModule, found: Partition) -> list[str]:
         remarks.append("Labels of one class say little about the number of clusters: give it if you know it.")
     elif evidence.interval is not None:
         low, high = evidence.interval
-        remarks.append(f"Hidden classes were found about equally well with {low} to {high} clusters.")
+        remarks.append(f"There are probably {low} to {high} clusters, judging by labelled classes that were hidden.")
     return remarks
 
 

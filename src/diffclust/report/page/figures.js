@@ -294,8 +294,9 @@ function drawNumbers() {
   if (!candidates.length) return;
   const [low, high] = D.made.interval;
   $("numbers-note").textContent =
-    `Some labelled classes were hidden, and all labels were compared with the clusters. From ${low} to ${high} clusters ` +
-    `(shaded) they agree about equally well; the run took ${D.nClusters} (dashed).`;
+    `Some labelled classes were hidden, and all labels were compared with the clusters. This curve, and the share of ` +
+    `the rows that have a label near them, make ${low} to ${high} clusters likely (shaded). The run took ` +
+    `${D.nClusters} (dashed).`;
   const edge = { type: "line", yref: "paper", y0: 0, y1: 1, x0: D.nClusters, x1: D.nClusters };
   Plotly.react(
     $("numbers"),
