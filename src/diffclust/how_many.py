@@ -28,9 +28,10 @@ from diffclust.threads import is_small_set
 MOST_POINTS = 2500  # of which numbers of clusters are compared
 TEMPERATURE = 0.07  # a number counts for 1/e of another whose ARI is better by so much
 SPREAD = 0.3  # standard deviation of the logarithm of the expected number
+FAR_OFF = 0.1  # weight of a number far from the expected one, beside that of the expected one
 INTERVAL = (0.1, 0.5, 0.9)
 LEAST_GAP = 0.1  # between rows of known and of hidden classes, or else nearness says nothing
-GOOD_GAP = 0.05  # thresholds whose gap is smaller by at most so much than the largest are used, too
+GOOD_GAP = 0.1  # the lowest threshold counts whose gap is smaller than the largest by at most so much
 
 
 def compare_numbers(splits: Sequence[Split], cut_all: CutAll, labels: Labels) -> dict[int, float]:
@@ -106,8 +107,9 @@ def _expect_number_of_split(split: Split, labels: Labels) -> float | None:
     gap = above_new - above_known
     if gap.max(initial=0) < LEAST_GAP:
         return None
-    good = gap >= gap.max() - GOOD_GAP
-    share_new = float(np.median(np.clip((above - above_known)[good] / gap[good], 0, 1)))
+    # The lowest of good thresholds: new classes may be nearer to labels than hidden ones are.
+    first = int(np.argmax(gap >= gap.max() - GOOD_GAP))
+    share_new = min(max((above[first] - above_known[first]) / gap[first], 0.0), 1.0)
     n_known = np.isin(labels, classes).sum() + (1 - share_new) * (labels < 0).sum()
     return float(len(classes) * len(labels) / n_known)
 
@@ -135,14 +137,14 @@ def likely_numbers(scores: Mapping[int, float], expected: float | None = None) -
     Returns:
         The numbers up to which there are 10 %, 50 % and 90 % of the weight.
 
-    >>> curve = {4: 0.2, 6: 0.5, 8: 0.7, 10: 0.9, 12: 0.8, 14: 0.7}
-    >>> likely_numbers(curve), likely_numbers(curve, 6.0)
-    ((9, 10, 12), (8, 9, 11))
+    >>> flat = {4: 0.7, 8: 0.7, 12: 0.7}
+    >>> likely_numbers(flat), likely_numbers(flat, 6.0), likely_numbers({**flat, 8: 0.9}, 6.0)
+    ((4, 5, 10), (4, 6, 8), (5, 7, 9))
     """
     numbers = np.arange(min(scores), max(scores) + 1)
     logits = np.interp(numbers, sorted(scores), [scores[k] for k in sorted(scores)]) / TEMPERATURE - 2 * np.log(numbers)
     if expected is not None:
-        logits -= np.log(numbers / expected) ** 2 / (2 * SPREAD**2)
+        logits += np.log(np.exp(-(np.log(numbers / expected) ** 2) / (2 * SPREAD**2)) + FAR_OFF)
     weights = np.exp(logits - logits.max())
     low, middle, high = numbers[np.searchsorted(np.cumsum(weights) / weights.sum(), INTERVAL)].tolist()
     return low, middle, high
