@@ -26,15 +26,15 @@ def test_a_sample_has_labelled_rows_of_each_class_and_others():
     labels = np.full(30_000, -1)
     labels[:8000] = 0
     labels[8000:8030] = 4
-    rows = samples.choose_rows(labels, 0)
+    rows = samples.choose_rows(labels, 0, samples.SAMPLE)
     assert len(rows) == len(np.unique(rows)) == samples.SAMPLE
     assert (np.diff(rows) > 0).all()
     told = labels[rows]
     assert (told >= 0).sum() == samples.SAMPLE / 2
     assert (told == 4).sum() >= samples.LEAST_OF_CLASS
-    assert not np.array_equal(rows, samples.choose_rows(labels, 1))
+    assert not np.array_equal(rows, samples.choose_rows(labels, 1, samples.SAMPLE))
     few = np.where(np.arange(30_000) < 100, 0, -1)
-    assert set(range(100)) <= set(samples.choose_rows(few, 0).tolist())
+    assert set(range(100)) <= set(samples.choose_rows(few, 0, samples.SAMPLE).tolist())
 
 
 @pytest.mark.parametrize("n_clusters", [5, None])

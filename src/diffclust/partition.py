@@ -412,7 +412,7 @@ def _cluster_sample(
     metric: str,
 ) -> _BySample:
     """Clusters of a sample of the points by cut "auto", spread over all of them."""
-    some = samples.choose_rows(knowledge.labels, seed)
+    some = samples.choose_rows(knowledge.labels, seed, samples.SAMPLE)
 
     def retrain_sample(rest: Knowledge) -> NDArray[Any]:
         assert retrain is not None

@@ -30,7 +30,7 @@ def can_sample(knowledge: Knowledge) -> bool:
     return not has_pairs and n_classes * LEAST_OF_CLASS <= MOST_LABELLED * SAMPLE
 
 
-def choose_rows(labels: Ints, seed: int, size: int = SAMPLE) -> Ints:
+def choose_rows(labels: Ints, seed: int, size: int) -> Ints:
     """The rows of a sample, in order: labelled rows, up to half of it, and others.
 
     If there are more labelled rows, random ones are taken, but some of each class in any case.
