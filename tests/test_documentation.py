@@ -133,9 +133,9 @@ def test_results_of_the_readme_are_those_of_the_files():
             withheld = "3" if "three" in labels else "6"
             of = {"images": "mnist", "variation": "noise", "withheld": withheld}
             expected = [mean_of("image_choices.csv", cut=cut, **of) for cut in ("auto", "k-means")]
-        elif "satimage" in data:
-            of_set = {"set": "satimage", "protocol": "half"}
-            expected = [mean_of("trust.csv", 2, method=method, **of_set) for method in ("diffclust", "Ward")]
+        elif "led7digit" in data:
+            of_set, methods = {"set": "led7digit", "protocol": "5"}, ("diffclust", "constrained k-means, plain")
+            expected = [mean_of("trust.csv", 2, method=method, **of_set) for method in methods]
         elif "text.md" in data:
             # UMAP and k-means see no labels: the rows with 25 % known, which have all seeds, hold for 75 %, too.
             of = (("ForestEmbedding", "0.25"), ("ForestEmbedding", "0.75"), *[("UMAP and k-means", "0.25")] * 2)
