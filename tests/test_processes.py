@@ -252,6 +252,21 @@ def test_no_process_stays_behind(kind):
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_to_a_job_is_handled_by_the_main_process_alone(name):
+    lines, errors = run(f"""
+        def handle(*_):
+            os.write(1, b"main\\n" if os.getpid() == MAIN else b"fork\\n")
+        signal.signal(signal.{name}, handle)
+        with processes.beside([lambda: time.sleep(1)] * 2) as results:
+            time.sleep(0.3)
+            os.killpg(0, signal.{name})
+            results()
+    """)
+    assert lines == ["main"]
+    assert errors == ""
+
+
 def is_running(pid):
     try:
         return re.search(r"\) (\S)", Path(f"/proc/{pid}/stat").read_text())[1] != "Z"

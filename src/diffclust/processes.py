@@ -130,8 +130,10 @@ class _Shared(Generic[R]):
         file = tempfile.TemporaryFile()  # noqa: SIM115
         self.stack.callback(file.close)
         process = multiprocessing.get_context("fork").Process(target=self._work, args=(file, os.getpid()), daemon=True)
-        # A signal to all processes of a terminal or a job is for this one, which then kills its forks.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        # A signal to all processes of a terminal or a job is for this one, which then kills its forks. Slurm sends
+        # SIGUSR1 before it ends a job. Handlers of the user, or Lightning's, which requeues the job, run here alone.
+        of_a_job = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, of_a_job)
         try:
             with ignored_warnings(DeprecationWarning, ".*multi-threaded"):  # of Python 3.12: see why_not
                 process.start()
