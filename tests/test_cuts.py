@@ -51,6 +51,14 @@ def test_equal_rows_are_cut_without_warnings_of_numpy():
     assert cuts.spectral(x, Knowledge.join(np.full(36, -1)), 4).tolist() == np.repeat(np.arange(4), 9).tolist()
 
 
+@pytest.mark.parametrize("n_rows", [1, 5])
+def test_equal_rows_have_components_without_warnings(n_rows):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = cuts.leading_components(np.full((n_rows, 9), 0.1), 3)
+    np.testing.assert_allclose(found, 0, atol=1e-12)
+
+
 def test_kmeans_without_knowledge_is_that_of_scikit_learn():
     from sklearn.cluster import KMeans
 

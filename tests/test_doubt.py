@@ -168,6 +168,21 @@ def test_believed_pairs_leave_a_way_to_so_many_clusters():
     assert len(known.must_link) + len(known.cannot_link) > 0.7 * len(pairs)
 
 
+def test_of_two_classes_in_one_cluster_one_is_believed():
+    """Else a must-link between them would contradict their labels."""
+    soft = Knowledge.join([0, 0, 1, -1, 2], [(0, 2)], [(1, 4)], must_weights=2.0, label_weights=2.0)
+    clusters = [0, 0, 0, 0, 1]
+    assert [each.pair for each in soft.violated(clusters)] == [(2, 1)]
+    known = soft.decide(soft.agrees(clusters), 1.0)
+    assert known.labels.tolist() == [0, 0, -1, -1, 2]
+    assert known.agrees(clusters).all()
+
+
+def test_the_cluster_of_a_class_is_that_of_its_hard_labels():
+    known = Knowledge.join([0, 0, 0, 1], label_weights=[np.inf, 2.0, 2.0, np.inf])
+    assert [each.pair for each in known.violated([0, 1, 1, 2])] == [(1, 0), (2, 0)]
+
+
 def test_an_empty_cluster_gets_a_part_of_a_large_one_and_groups_stay_whole():
     points = np.array([[0.0], [0.1], [1.0], [1.1], [9.0]])
     group = np.array([0, -1, -1, 0, 1])  # rows 0 and 3 belong together

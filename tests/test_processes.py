@@ -3,6 +3,7 @@
 Forks are made by scripts of their own. A worker of pytest has threads, and may have loaded JAX.
 """
 
+import io
 import os
 import re
 import signal
@@ -148,6 +149,40 @@ def test_without_leave_to_fork_the_main_process_does_it_all():
     assert errors == ""
 
 
+def test_a_result_for_which_there_is_no_place_is_made_again():
+    (values,), errors = run("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # errors of a file, as on a full disk
+        with processes.beside([lambda: bytes(10**5)] * 2) as results:
+            time.sleep(1)
+            print([len(each) for each in results()])
+    """)
+    assert values == "[100000, 100000]"
+    assert errors.count("cannot write its result") == 2
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "reap"])
+def test_nothing_is_kept_of_processes_whose_end_another_has_seen(handler):
+    lines, _ = run(f"""
+        import contextlib, multiprocessing
+        def reap(*_):
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+        signal.signal(signal.SIGCHLD, {handler})
+        def files():
+            return len(os.listdir("/proc/self/fd"))
+        before = files()
+        with processes.beside([lambda: 1] * 2) as results:
+            time.sleep(0.5)
+            print(results())
+        del results
+        print(multiprocessing.active_children(), files() - before)
+    """)
+    assert lines == ["[1, 1]", "[] 0"]
+
+
 def test_an_accident_of_a_process_is_no_error():
     (values,), errors = run("""
         def task():
@@ -217,6 +252,21 @@ def test_no_process_stays_behind(kind):
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_to_a_job_is_handled_by_the_main_process_alone(name):
+    lines, errors = run(f"""
+        def handle(*_):
+            os.write(1, b"main\\n" if os.getpid() == MAIN else b"fork\\n")
+        signal.signal(signal.{name}, handle)
+        with processes.beside([lambda: time.sleep(1)] * 2) as results:
+            time.sleep(0.3)
+            os.killpg(0, signal.{name})
+            results()
+    """)
+    assert lines == ["main"]
+    assert errors == ""
+
+
 def is_running(pid):
     try:
         return re.search(r"\) (\S)", Path(f"/proc/{pid}/stat").read_text())[1] != "Z"
@@ -274,6 +324,24 @@ def test_forks_are_as_many_as_fit_into_memory(monkeypatch):
     assert processes._how_many_fit() > 0
     monkeypatch.setattr(processes, "MEMORY_SHARE", 1e-9)
     assert processes._how_many_fit() == 0
+
+
+def test_a_kernel_that_does_not_tell_its_memory_gets_no_forks(monkeypatch):
+    files = {"/proc/self/statm": "9 9 9", "/proc/meminfo": "MemTotal: 9 kB\nMemFree: 9 kB\n"}
+    monkeypatch.setattr(processes, "open", lambda path: io.StringIO(files[path]), raising=False)
+    assert processes._how_many_fit() == 0
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("4,2", 4), (" 3 ", 3), ("none", 8), ("", 8)])
+def test_allowed_threads_without_torch_are_those_of_openmp(setting, expected, monkeypatch):
+    import joblib
+    import numba
+
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 8)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    assert threads.allowed_threads() == expected
 
 
 def test_allowed_threads_are_those_of_the_user(monkeypatch):

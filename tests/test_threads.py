@@ -61,6 +61,31 @@ def test_jobs_of_two_threads_at_a_time_restore_what_was_before():
         assert fresh.submit(torch.get_num_threads).result() == 2
 
 
+def test_blas_has_one_thread_also_if_the_job_that_limited_it_has_ended():
+    """The second job begins while the first runs, the third after the first has ended."""
+    second_in, third_out = threading.Event(), threading.Event()
+
+    def of_blas():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    def second():
+        with one_thread(), one_thread():  # as a job does that is part of another one
+            second_in.set()
+            third_out.wait(60)
+
+    before = threadpool_info()
+    with ThreadPoolExecutor(1) as pool:
+        with one_thread():
+            job = pool.submit(second)
+            second_in.wait(60)
+        with one_thread():
+            of_third = of_blas()
+        third_out.set()
+        job.result()
+    assert of_third == {1}
+    assert threadpool_info() == before
+
+
 def test_warnings_are_ignored_in_two_threads_at_a_time():
     first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
 

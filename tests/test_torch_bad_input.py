@@ -355,9 +355,10 @@ def test_modules_refuse_bad_values_when_they_are_made(module, options):
 
 
 @EVERY_MODULE
-def test_a_similarity_is_a_name_or_a_function(module):
-    with pytest.raises(TypeError, match=r"similarity must be one of .* or a function, got None"):
-        module(2, similarity=None)
+@pytest.mark.parametrize("wrong", [None, ["sqeuclidean"], {"cosine": 1}], ids=str)
+def test_a_similarity_is_a_name_or_a_function(module, wrong):
+    with pytest.raises(TypeError, match=r"similarity must be one of .* or a function, got "):
+        module(2, similarity=wrong)
 
 
 @EVERY_MODULE

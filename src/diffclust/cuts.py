@@ -279,7 +279,8 @@ def leading_components(points: Floats, most: int) -> Floats:
     if points.shape[1] > most:
         from sklearn.decomposition import PCA
 
-        points = plain(PCA(min(most, len(points)), random_state=0)).fit_transform(points)
+        with np.errstate(divide="ignore", invalid="ignore"):  # shares of a variance of zero, where all rows are equal
+            points = plain(PCA(min(most, len(points)), random_state=0)).fit_transform(points)
     size = np.sqrt((points**2).mean())
     return points / size if size > 0 else points
 

@@ -280,15 +280,40 @@ class Knowledge:
         return [Violation(*known._describe(each)) for each in wrong[np.argsort(-said.weight[wrong], kind="stable")]]
 
     def agrees(self, clusters: Any) -> NDArray[np.bool_]:
-        """Which of :meth:`statements` clusters (n,) agree with; that of a class is the one with most of its labels."""
+        """Which of :meth:`statements` clusters agree with.
+
+        The cluster of a class is the one with most of its labels. Hard labels come before soft ones. Where several
+        classes have most of their labels in one cluster, it is the cluster of one of them.
+
+        Args:
+            clusters: (n,) cluster of each row.
+
+        Returns:
+            (statements,).
+        """
         said = self.statements()
         _, found = np.unique(self._check_clusters(clusters), return_inverse=True)
         classes = np.unique(self.labels[self.labels >= 0])
-        of_classes = [np.bincount(found[self.labels == label]).argmax() for label in classes]
         number = self.n_points + np.searchsorted(self.n_points + classes, said.ends)
         ends = np.where(said.ends < self.n_points, said.ends, number)
-        one, other = np.append(found, np.array(of_classes, np.int64))[ends].T
+        one, other = np.append(found, self._clusters_of_classes(found, classes))[ends].T
         return np.asarray((one == other) == said.same)
+
+    def _clusters_of_classes(self, found: NDArray[Any], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A cluster for each class, negative where no cluster is left for it."""
+        from scipy.optimize import linear_sum_assignment
+
+        rows = self.labels >= 0
+        counts = np.zeros((len(classes), int(found.max(initial=-1)) + 1))
+        weight = np.where(np.isinf(self.weights[2][rows]), self.n_points, 1)
+        np.add.at(counts, (np.searchsorted(classes, self.labels[rows]), found[rows]), weight)
+        most = np.asarray(counts.argmax(1), np.int64)
+        if len(np.unique(most)) == len(classes):
+            return most
+        assigned = -1 - np.arange(len(classes))
+        row, column = linear_sum_assignment(counts, maximize=True)
+        assigned[row] = column
+        return assigned
 
     def _check_clusters(self, clusters: Any) -> NDArray[Any]:
         found = to_numpy(clusters, "clusters")

@@ -58,8 +58,9 @@ class _OnEmbeddings(nn.Module):
     ) -> None:
         super().__init__()
         self.n_clusters = check_at_least("n_clusters", n_clusters)
-        if not callable(similarity) and similarity not in SIMILARITIES:
-            wrong = ValueError if isinstance(similarity, str) else TypeError
+        is_name = isinstance(similarity, str)
+        if not callable(similarity) and not (is_name and similarity in SIMILARITIES):
+            wrong = ValueError if is_name else TypeError
             raise wrong(f"similarity must be one of {tuple(SIMILARITIES)} or a function, got {similarity!r}.")
         if reachability is not None and not (is_integer(reachability) and reachability >= 1):
             raise ValueError(f"reachability must be None or an integer from 1, got {reachability!r}.")

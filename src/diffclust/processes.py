@@ -106,9 +106,9 @@ def _how_many_fit() -> int:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         with open("/proc/meminfo") as file:
             available = {name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":") for line in file)}
-    except OSError:
+    except (OSError, ValueError):
         return 0
-    return int(MEMORY_SHARE * available["MemAvailable"] / resident)
+    return int(MEMORY_SHARE * available.get("MemAvailable", 0) / resident)  # WSL 1 does not say it
 
 
 class _Shared(Generic[R]):
@@ -130,8 +130,10 @@ class _Shared(Generic[R]):
         file = tempfile.TemporaryFile()  # noqa: SIM115
         self.stack.callback(file.close)
         process = multiprocessing.get_context("fork").Process(target=self._work, args=(file, os.getpid()), daemon=True)
-        # A signal to all processes of a terminal or a job is for this one, which then kills its forks.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        # A signal to all processes of a terminal or a job is for this one, which then kills its forks. Slurm sends
+        # SIGUSR1 before it ends a job. Handlers of the user, or Lightning's, which requeues the job, run here alone.
+        of_a_job = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, of_a_job)
         try:
             with ignored_warnings(DeprecationWarning, ".*multi-threaded"):  # of Python 3.12: see why_not
                 process.start()
@@ -195,8 +197,12 @@ class _Shared(Generic[R]):
                     found = pickle.dumps((number, result, "", shown))
                 except Exception as error:  # the task is done again, and raises it where it is no accident of a fork
                     found = pickle.dumps((number, None, repr(error), []))
-                file.write(found)
-                file.flush()
+                try:
+                    file.write(found)
+                    file.flush()
+                except OSError as error:  # a full disk, a quota
+                    LOG.warning("A process cannot write its result: %s.", error)
+                    sys.exit(1)
 
 
 def _wait(process: multiprocessing.process.BaseProcess) -> None:
@@ -219,3 +225,6 @@ def _wait(process: multiprocessing.process.BaseProcess) -> None:
 def _end(process: multiprocessing.process.BaseProcess) -> None:
     process.kill()
     process.join()
+    if process.exitcode is None:  # SIGCHLD is ignored, or its handler has asked how the process ended
+        vars(process)["_popen"].returncode = -signal.SIGKILL  # else multiprocessing keeps the process and its pipes
+        process.join()

@@ -35,28 +35,30 @@ class _Inside:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.count, self.before = 0, 0  # 0: not known, torch was not loaded
+        self.blas_is_limited = False  # by a thread that is inside
         self.own = threading.local()
 
     @contextmanager
     def enter(self, torch: Any) -> Iterator[tuple[int, bool]]:
-        """Gives the number to restore, and whether another thread is inside already."""
+        """Gives the number to restore, and whether another thread has limited BLAS already."""
         if getattr(self.own, "inside", False):
-            yield torch.get_num_threads() if torch else 1, False
+            yield torch.get_num_threads() if torch else 1, self.own.limited
             return
         with self.lock:
-            others = self.count > 0
+            limited, self.blas_is_limited = self.blas_is_limited, True
             self.before = self.before if self.count else 0
             self.count += 1
             if torch and not self.before:
                 self.before = torch.get_num_threads()
             before = self.before
-        self.own.inside = True
+        self.own.inside, self.own.limited = True, limited
         try:
-            yield before, others
+            yield before, limited
         finally:
             self.own.inside = False
             with self.lock:
                 self.count -= 1
+                self.blas_is_limited = self.blas_is_limited and limited
 
     def threads_outside(self, torch: Any) -> int:
         """Torch's number of threads, as it is or was before."""
@@ -76,9 +78,9 @@ def one_thread(if_: bool = True) -> Iterator[None]:
     from threadpoolctl import ThreadpoolController
 
     torch, controller = sys.modules.get("torch"), ThreadpoolController()
-    with _INSIDE.enter(torch) as (before, others), contextlib.ExitStack() as stack:
-        # BLAS has one number for all threads. The first one inside limits it: the second would find and restore one.
-        stack.enter_context((controller.select(user_api="openmp") if others else controller).limit(limits=1))
+    with _INSIDE.enter(torch) as (before, limited), contextlib.ExitStack() as stack:
+        # BLAS has one number for all threads. One thread limits it: a second would find and restore one.
+        stack.enter_context((controller.select(user_api="openmp") if limited else controller).limit(limits=1))
         if torch:
             torch.set_num_threads(1)
         try:
@@ -117,8 +119,10 @@ def allowed_threads() -> int:
     import numba
 
     torch = sys.modules.get("torch")
-    of_torch = _INSIDE.threads_outside(torch) if torch else int(os.environ.get("OMP_NUM_THREADS") or joblib.cpu_count())
-    return int(min(joblib.cpu_count(), of_torch, vars(numba.config)["NUMBA_NUM_THREADS"], _limit))
+    cores = joblib.cpu_count()
+    of_user = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number for each level of nesting
+    of_torch = _INSIDE.threads_outside(torch) if torch else int(of_user) if of_user.isdecimal() else cores
+    return int(min(cores, of_torch, vars(numba.config)["NUMBA_NUM_THREADS"], _limit))
 
 
 @contextmanager
