@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -34,6 +35,10 @@ assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is impor
 # A folder for each Numba, too: with two of them (make test-lowest) each would write over what the other compiled.
 NUMBA_CACHE = ROOT / ".cache" / "numba" / f"{_source_hash()}-{importlib.metadata.version('numba')}"
 os.environ["NUMBA_CACHE_DIR"] = str(NUMBA_CACHE)
+
+# torch, JAX and the rest keep a million objects. Python looked through all of them so often that it took a fifth of the
+# time; what a test leaves in cycles is little beside them.
+gc.set_threshold(50_000, 10, 10)
 
 # Workers of xdist share the cores: threads of torch and scikit-learn beyond that would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
