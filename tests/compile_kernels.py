@@ -55,6 +55,8 @@ def main() -> None:
     for n, noise, known, must_link_first in cases:
         if noise == "gumbel" and (known, must_link_first) != ("labels", True):  # the noise does not depend on these
             continue
+        if known == "nothing" and not must_link_first:  # there are no must-links
+            continue
         draws = Draws(seed=torch.tensor(1), first=torch.tensor(0), n_draws=3, epsilon=0.1, noise=noise)
         given = {"labels": torch.zeros(2, n, dtype=torch.int64), "relation": pairs_that_must_link(n)}
         for detail in ("mean", "draws", "forests") if noise == "normal" else ("mean",):

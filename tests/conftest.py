@@ -1,6 +1,8 @@
 """Settings of all tests: caches of what Numba and XLA compile, how Triton and hypothesis run, markers."""
 
+import dataclasses
 import functools
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -34,6 +36,10 @@ assert "numba" not in sys.modules, "numba reads NUMBA_CACHE_DIR when it is impor
 NUMBA_CACHE = ROOT / ".cache" / "numba" / f"{_source_hash()}-{importlib.metadata.version('numba')}"
 os.environ["NUMBA_CACHE_DIR"] = str(NUMBA_CACHE)
 
+# torch, JAX and the rest keep a million objects. Python looked through all of them so often that it took a fifth of the
+# time; what a test leaves in cycles is little beside them.
+gc.set_threshold(50_000, 10, 10)
+
 # Workers of xdist share the cores: threads of torch and scikit-learn beyond that would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -65,6 +71,51 @@ def _patch_triton_once_a_launch():
     interpreter._patch_lang = patch_if_needed
 
 
+def _compute_nothing_twice_in_triton():
+    """Of what is left, more than half is work of the interpreter that has no effect, or that it did before.
+
+    It looks whether sums of integers overflow, in 64 bits, and drops the answer unless it debugs. For every operation
+    it writes down all types anew to look one up, and makes shapes of the same few numbers.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    assert not builder.options.debug
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+    by_name, find = {}, interpreter._get_np_dtype
+
+    def find_once(of):
+        if of.name not in by_name:
+            by_name[of.name] = find(of)
+        return by_name[of.name]
+
+    interpreter._get_np_dtype = find_once
+
+    make_type, make_tensor, types, shapes = tl.core.block_type.__init__, tl.core.tensor.__init__, {}, {}
+
+    def make_type_once(self, element_ty, shape):
+        numbers = tuple([each.value if isinstance(each, tl.constexpr) else each for each in shape])
+        found = types.get((element_ty.name, numbers))
+        if found is None:
+            make_type(self, element_ty, shape)
+            types[element_ty.name, numbers] = self.shape, self.numel, self.name
+        else:
+            self.element_ty, (self.shape, self.numel, self.name) = element_ty, found
+
+    def make_tensor_once(self, handle, type):
+        key = type.name if type.is_block() else ""
+        found = shapes.get(key)
+        if found is None:
+            make_tensor(self, handle, type)
+            shapes[key] = self.shape, self.numel
+        else:
+            self.handle, self.type, self.dtype, (self.shape, self.numel) = handle, type, type.scalar, found
+
+    tl.core.block_type.__init__, tl.core.tensor.__init__ = make_type_once, make_tensor_once
+
+
 # Triton reads this when it is imported, which other packages do as well: kernels run in its interpreter without a GPU.
 HAS_GPU = False
 try:
@@ -74,6 +125,7 @@ try:
     if not HAS_GPU:
         os.environ["TRITON_INTERPRET"] = "1"
         _patch_triton_once_a_launch()
+        _compute_nothing_twice_in_triton()
 except ImportError:
     pass
 

@@ -24,6 +24,7 @@ logging.basicConfig(format="%(name)s: %(message)s")
 from diffclust import processes
 processes.allowed_threads = lambda: 3  # on a machine with one core, too
 MAIN = os.getpid()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
 """
 
 
@@ -222,7 +223,7 @@ def test_warnings_arrive_once_and_that_of_python_about_forks_does_not():
 
 WAITING = """
     def wait():
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())  # in one piece, also where Python does not buffer
         while True:
             time.sleep(0.1)
     with processes.beside([wait] * 2) as results:
