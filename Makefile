@@ -10,7 +10,7 @@ PARALLEL := -q -n auto --dist worksteal
 LOWEST := .venv-lowest
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: demo check fast-tests hooks check-hooks test test-lowest test-pythons test-gpu lint types bench clean
+.PHONY: demo check fast-tests hooks check-hooks test all-tests test-lowest test-pythons test-gpu lint types bench clean
 
 demo: $(VENV)/.demo  ## the main job on the embedded default
 	rm -rf demo
@@ -29,7 +29,10 @@ check-hooks: $(VENV)/bin/python  ## what the hooks check, on all files
 	$(PIP) $(HOOKS)
 	$(BIN)/pre-commit run --all-files --show-diff-on-failure
 
-test: lint types $(VENV)/.dev  ## lint, type check, every test
+test: $(VENV)/.dev  ## lint, type check, every test, side by side
+	$(MAKE) --jobs 3 lint types all-tests
+
+all-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL)
 
 fast-tests: $(VENV)/.dev

@@ -141,17 +141,10 @@ WAYS = (
     *("one k for all", "two points", "noise", "labels", "labels, one pass", "labels, k moved", "relation"),
     *("relation, one pass", "missing edges", "gumbel", "antithetic", "NaN, same label", "NaN, relation", "float64"),
 )
-# XLA compiles two programs for each. They find forests by what test_forests compares in all cases, and make of these
-# what is asked for, whatever the way: a case for each function that finds some, and one of a NaN.
-WAYS_OF_XLA = ("noise", "labels", "labels, one pass", "relation", "NaN, same label")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("backend", "case"),
-    [(name, case) for name in SOLVERS for case in (WAYS_OF_XLA if name == "xla" else WAYS)],
-    indirect=["backend"],
-)
+@pytest.mark.parametrize("case", WAYS)
 def test_less_detail(backend, case):
     """The same edges in any order; then nothing but the means."""
     skip_if_not_exact(backend, case)
