@@ -89,7 +89,7 @@ def test_half_of_the_classes_labelled_and_the_curve_together():
 
 
 def test_numbers_between_those_that_were_tried_can_be_chosen():
-    assert likely_numbers({10: 0.5, 14: 0.5, 30: 0.5}, 12.0)[1] == 13
+    assert 14 < likely_numbers({10: 0.5, 14: 0.5, 30: 0.5}, 22.0)[1] < 30
     low, middle, high = likely_numbers({2: 0.1, 3: 0.9, 4: 0.1})
     assert (low, middle, high) == (3, 3, 3)
 
