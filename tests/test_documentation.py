@@ -176,7 +176,7 @@ NOT_MEASURED = {
     "big-data.md": {"14"},  # hours: 10^7 / 200 seconds
     "cluster.md": {"45"},  # --timeout
     "clusters.md": {"2.2"},  # log-odds of nine in ten
-    "design.md": {"0.03", "0.07", "2.4", "2.9", "4"},  # constants; multiply-adds, which are counted
+    "design.md": {"0.03", "0.07", "0.25", "2.4", "2.9", "4"},  # constants; multiply-adds, which are counted
     "how-it-works.md": {"2305.16358"},
     "jax-devices.md": {"0.10", "0.7"},
     "limits.md": {"0.02", "3.14", "0.10"},  # a bar, a version, and the error of ten balanced classes as singletons
