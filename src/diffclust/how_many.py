@@ -8,8 +8,8 @@ Two things speak:
   known and of hidden classes was seen, so the share of the rows that is of known classes follows. If other classes are
   as large, it says how many there are.
 
-A number of clusters weighs what both say of it, and 1 / k²: any share of the classes may be labelled. That none is new
-counts three times.
+Each number of clusters k weighs what both say of it. Before that, either no class is new, or k weighs 1 / k²: any share
+of the classes may be labelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_POINTS = 2500  # of which numbers of clusters are compared
 TEMPERATURE = 0.07  # a number counts for 1/e of another whose ARI is better by so much
 SPREAD = 0.25  # standard deviation of the logarithm of the expected number
 FAR_OFF = 0.1  # weight of a number far from the expected one, beside that of the expected one
-ALL_LABELLED = 3  # factor of the number of labelled classes: most often all classes have labels
+ALL_LABELLED = 0.4  # how likely it is, before anything is looked at, that no class is new
 INTERVAL = (0.1, 0.5, 0.9)
 LEAST_GAP = 0.1  # between rows of known and of hidden classes, or else nearness says nothing
 GOOD_GAP = 0.1  # the lowest threshold counts whose gap is smaller than the largest by at most so much
@@ -141,11 +141,13 @@ def likely_numbers(scores: Mapping[int, float], expected: float | None = None) -
 
     >>> flat = {4: 0.7, 8: 0.7, 12: 0.7}
     >>> likely_numbers(flat), likely_numbers(flat, 6.0), likely_numbers({**flat, 8: 0.9}, 6.0)
-    ((4, 4, 9), (4, 5, 8), (4, 7, 8))
+    ((4, 5, 10), (4, 5, 8), (5, 7, 8))
     """
     numbers = np.arange(min(scores), max(scores) + 1)
-    logits = np.interp(numbers, sorted(scores), [scores[k] for k in sorted(scores)]) / TEMPERATURE - 2 * np.log(numbers)
-    logits[0] += np.log(ALL_LABELLED)
+    prior = numbers**-2.0
+    if len(numbers) > 1:
+        prior = np.append(ALL_LABELLED, (1 - ALL_LABELLED) * prior[1:] / prior[1:].sum())
+    logits = np.log(prior) + np.interp(numbers, sorted(scores), [scores[k] for k in sorted(scores)]) / TEMPERATURE
     if expected is not None:
         logits += np.log(np.exp(-(np.log(numbers / expected) ** 2) / (2 * SPREAD**2)) + FAR_OFF)
     weights = np.exp(logits - logits.max())
