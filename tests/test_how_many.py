@@ -89,9 +89,14 @@ def test_half_of_the_classes_labelled_and_the_curve_together():
 
 
 def test_numbers_between_those_that_were_tried_can_be_chosen():
-    assert 14 < likely_numbers({10: 0.5, 14: 0.5, 30: 0.5}, 22.0)[1] < 30
-    low, middle, high = likely_numbers({2: 0.1, 3: 0.9, 4: 0.1})
+    assert 14 < likely_numbers({10: 0.5, 14: 0.5, 30: 0.5}, 10, 22.0)[1] < 30
+    low, middle, high = likely_numbers({2: 0.1, 3: 0.9, 4: 0.1}, 2)
     assert (low, middle, high) == (3, 3, 3)
+
+
+def test_one_class_with_labels_is_no_sign_that_none_is_new():
+    assert likely_numbers({2: 0.5, 3: 0.5}, 1)[1] == 2
+    assert likely_numbers({2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5, 6: 0.5}, 2)[1] == 3
 
 
 def test_scores_are_means_over_cuts_and_splits():

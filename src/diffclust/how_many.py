@@ -129,23 +129,24 @@ def _shares_above(values: NDArray[np.int64], thresholds: NDArray[np.float64]) ->
     return 1 - np.searchsorted(np.sort(values), thresholds) / len(values)
 
 
-def likely_numbers(scores: Mapping[int, float], expected: float | None = None) -> tuple[int, int, int]:
+def likely_numbers(scores: Mapping[int, float], n_classes: int, expected: float | None = None) -> tuple[int, int, int]:
     """The number of clusters, and an interval in which it probably is.
 
     Args:
-        scores: of :func:`compare_numbers`, from the number of labelled classes on; numbers between are interpolated.
+        scores: of :func:`compare_numbers`; numbers between are interpolated.
+        n_classes: the number of labelled classes.
         expected: of :func:`expect_number`.
 
     Returns:
         The numbers up to which there are 10 %, 50 % and 90 % of the weight.
 
     >>> flat = {4: 0.7, 8: 0.7, 12: 0.7}
-    >>> likely_numbers(flat), likely_numbers(flat, 6.0), likely_numbers({**flat, 8: 0.9}, 6.0)
+    >>> likely_numbers(flat, 4), likely_numbers(flat, 4, 6.0), likely_numbers({**flat, 8: 0.9}, 4, 6.0)
     ((4, 5, 10), (4, 5, 8), (5, 7, 8))
     """
     numbers = np.arange(min(scores), max(scores) + 1)
     prior = numbers**-2.0
-    if len(numbers) > 1:
+    if numbers[0] == n_classes and len(numbers) > 1:
         prior = np.append(ALL_LABELLED, (1 - ALL_LABELLED) * prior[1:] / prior[1:].sum())
     logits = np.log(prior) + np.interp(numbers, sorted(scores), [scores[k] for k in sorted(scores)]) / TEMPERATURE
     if expected is not None:

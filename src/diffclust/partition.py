@@ -295,7 +295,7 @@ def partition(
     if splits and n_clusters is None:
         numbers = compare_numbers(splits, functools.partial(_cut_all, names=NUMBER_CUTS), knowledge.labels)
         expected = expect_number(splits, knowledge.labels)
-        low, number, high = likely_numbers(numbers, expected)
+        low, number, high = likely_numbers(numbers, len(knowledge.apart), expected)
         n_clusters = min(max(number, knowledge.min_clusters), knowledge.max_clusters)
         of_number = {"n_clusters": n_clusters, "candidates": numbers, "expected_clusters": expected}
         of_number["interval"] = low, high
