@@ -1,7 +1,7 @@
 """Defaults on tables that nobody tuned for: which labels are found, how many clusters, how sure.
 
     python benchmarks/trust.py OUT/report/*.npz --seeds 24 25 --out results/trust.csv      # k given
-    python benchmarks/trust.py OUT/report/*.npz --seeds 30 31 --protocols half 5 20 --choose-k --out results/trust_k.csv
+    python benchmarks/trust.py OUT/report/*.npz --seeds 32 33 --protocols half 5 20 --choose-k --out results/trust_k.csv
 
 The .npz files are those of benchmarks/trust_sets.py. Protocols: "1", "5" and "20" per cent of the labels of every
 class, at least one; "half": a tenth of the labels of a random half of the classes. Scores are the adjusted Rand index

@@ -30,7 +30,7 @@ MOST_POINTS = 2500  # of which numbers of clusters are compared
 TEMPERATURE = 0.07  # a number counts for 1/e of another whose ARI is better by so much
 SPREAD = 0.25  # standard deviation of the logarithm of the expected number
 FAR_OFF = 0.1  # weight of a number far from the expected one, beside that of the expected one
-ALL_LABELLED = 0.4  # how likely it is, before anything is looked at, that no class is new
+ALL_LABELLED = 0.25  # how likely it is, before anything is looked at, that no class is new
 INTERVAL = (0.1, 0.5, 0.9)
 LEAST_GAP = 0.1  # between rows of known and of hidden classes, or else nearness says nothing
 GOOD_GAP = 0.1  # the lowest threshold counts whose gap is smaller than the largest by at most so much
@@ -142,7 +142,7 @@ def likely_numbers(scores: Mapping[int, float], n_classes: int, expected: float 
 
     >>> flat = {4: 0.7, 8: 0.7, 12: 0.7}
     >>> likely_numbers(flat, 4), likely_numbers(flat, 4, 6.0), likely_numbers({**flat, 8: 0.9}, 4, 6.0)
-    ((4, 5, 10), (4, 5, 8), (5, 7, 8))
+    ((4, 6, 10), (4, 6, 8), (5, 7, 8))
     """
     numbers = np.arange(min(scores), max(scores) + 1)
     prior = numbers**-2.0
