@@ -569,7 +569,7 @@ def test_scores_say_on_how_many_rows_they_are(browser, report, tmp_path):
 
 EVIDENCE = Evidence(
     cut="k-means", scores={"forest": 0.5, "k-means": 0.71}, agreement={"forest": 0.6, "k-means": 0.8}, new_classes=0.71,
-    n_hidden=9, n_clusters=6, candidates={4: 0.5, 5: 0.7, 6: 0.72, 7: 0.71, 8: 0.3},
+    n_hidden=9, n_clusters=6, candidates={4: 0.5, 5: 0.7, 6: 0.72, 7: 0.71, 8: 0.3}, interval=(5, 7),
 )  # fmt: skip
 RELIABILITY = {
     "rows": 40,
@@ -579,6 +579,11 @@ RELIABILITY = {
         {"low": 0.9, "high": 1.0, "rows": 30, "confidence": 0.95, "right": 0.9},
     ],
 }
+
+
+def test_the_page_says_that_all_cuts_voted(browser, tmp_path):
+    write_report(make_data(evidence=dataclasses.replace(EVIDENCE, cut="vote")), tmp_path / "report.html")
+    assert "all of them voted, and so did classifiers" in text(open_page(browser, tmp_path / "report.html"), "#made")
 
 
 def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
@@ -592,8 +597,7 @@ def test_the_page_says_how_far_to_trust_it(browser, tmp_path):
         assert text(page, "#tiles").endswith("ARI with classes hidden0.710")
         assert "Taken was k-means" in text(page, "#made")
         assert text(page, "#cuts .taken") == "k-means0.7100.800"
-        assert "From 5 to 7 clusters (shaded)" in text(page, "#numbers-note")
-        assert "the run took 6" in text(page, "#numbers-note")
+        assert "make 5 to 7 clusters likely (shaded). The run took 6 (dashed)." in text(page, "#numbers-note")
         assert page.execute_script("return document.querySelectorAll('#numbers .point').length") == 5
         assert "40 rows" in text(page, "#reliability-note")
         assert "Expected calibration error: 0.050" in text(page, "#reliability-note")
