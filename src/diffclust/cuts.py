@@ -265,12 +265,16 @@ def _one_label_is_enough() -> AbstractContextManager[None]:
 
 def check_classes(knowledge: Knowledge, n_clusters: int) -> None:
     """A ValueError unless every cluster is a labelled class, as :func:`classifier` needs it."""
-    n_groups = len(knowledge.apart)
-    if not knowledge.all_apart or n_groups != n_clusters:
+    if not are_classes(knowledge, n_clusters):
         raise ValueError(
-            f"cut 'classifier' needs a labelled class for each of the {n_clusters} clusters, got {n_groups} classes. "
-            "Take another cut."
+            f"cut 'classifier' needs a labelled class for each of the {n_clusters} clusters, got "
+            f"{len(knowledge.apart)} classes. Take another cut."
         )
+
+
+def are_classes(knowledge: Knowledge, n_clusters: int) -> bool:
+    """Whether every cluster is a labelled class."""
+    return knowledge.all_apart and len(knowledge.apart) == n_clusters
 
 
 def leading_components(points: Floats, most: int) -> Floats:

@@ -59,7 +59,8 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         n_clusters: number of clusters, at least the number of labelled classes. Where the labels leave room for fewer
             (all points are labelled, say), there are fewer, with a warning. "auto" trains with room for half as many
             again as are labelled, and takes the number with which hidden classes are found again and which fits the
-            share of the rows that are near labels (``partition_.evidence.candidates`` and ``.interval``).
+            share of the rows that are near labels (``partition_.evidence.candidates`` and ``.interval``). Where no
+            class seems to be new, three more short trainings choose the cut.
         backbone: "linear", "mlp", "residual", "committee" (the mean of four of those), "cnn" (images),
             "package.module:attribute", a torch module, of which a copy is trained, or a function
             ``input_shape -> module``. "auto" is "cnn" for images of at least 8 x 8, "committee" for more than 20

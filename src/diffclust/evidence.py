@@ -35,7 +35,7 @@ WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 Labels = NDArray[np.int64]
 OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
 VOTE = "vote"  # of all cuts and of classifiers (:mod:`diffclust.votes`)
-NO_VOTERS = ("classifier", "trees", "support vectors", VOTE)
+NOT_ASKED = ("classifier", "trees", "support vectors", VOTE)
 # (embedding (n, d), knowledge, n_clusters) -> partitions (n,) by the names of their cuts
 CutAll = Callable[[NDArray[Any], Knowledge, int], dict[str, Labels]]
 
@@ -162,7 +162,7 @@ def agreements(partitions: Mapping[str, Labels]) -> dict[str, float]:
         found = [index[name, other] if (name, other) in index else index[other, name] for other in others]
         return float(np.mean(found)) if found else 0.0
 
-    of_input = [name for name in names if name.endswith(OF_INPUT) and is_voter(name)]
+    of_input = [name for name in names if name.endswith(OF_INPUT) and is_asked(name)]
     of_embedding = [name for name in names if not name.endswith(OF_INPUT)]
     agreement = {}
     for name in names:
@@ -174,9 +174,9 @@ def agreements(partitions: Mapping[str, Labels]) -> dict[str, float]:
     return agreement
 
 
-def is_voter(name: str) -> bool:
+def is_asked(name: str) -> bool:
     """Whether a cut is asked about others. A classifier is not: with few labels it agrees with nothing."""
-    return not name.startswith(NO_VOTERS)
+    return not name.startswith(NOT_ASKED)
 
 
 def _ari_of_labels(clusters: Labels, split: Split, labels: Labels) -> float:
@@ -211,7 +211,7 @@ def _share_right(
     other rows do, and a cluster that holds everything finds all of them. So they count where all classes have labels.
     """
     own, hidden = partitions[chosen], np.zeros(0)
-    voters = [each for name, each in partitions.items() if name != chosen and is_voter(name)]
+    voters = [each for name, each in partitions.items() if name != chosen and is_asked(name)]
     if not voters:
         return None, 0
     one_class = len(np.unique(labels[labels >= 0])) == 1

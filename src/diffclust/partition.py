@@ -30,7 +30,7 @@ from diffclust.evidence import (
     Split,
     choose_cut,
     hide_labels,
-    is_voter,
+    is_asked,
 )
 from diffclust.forest import Hierarchy
 from diffclust.frameworks import is_integer, to_numpy
@@ -290,8 +290,8 @@ def partition(
             by_sample = _cluster_sample(points, knowledge, n_clusters, rows, retrain, seed, metric)
             n_clusters = by_sample.n_clusters
         compares = False
-    if compares and retrain is not None:
-        splits = [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
+    if compares:
+        splits = _hide_and_retrain(knowledge, n_clusters, seed, retrain)
     if splits and n_clusters is None:
         numbers = compare_numbers(splits, functools.partial(_cut_all, names=NUMBER_CUTS), knowledge.labels)
         expected = expect_number(splits, knowledge.labels)
@@ -299,8 +299,8 @@ def partition(
         n_clusters = min(max(number, knowledge.min_clusters), knowledge.max_clusters)
         of_number = {"n_clusters": n_clusters, "candidates": numbers, "expected_clusters": expected}
         of_number["interval"] = low, high
-        if retrain is not None and n_clusters == len(knowledge.apart):  # no class is new, so none has to be hidden
-            splits = [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
+        if n_clusters == len(knowledge.apart):  # no class is new, so none has to be hidden
+            splits = _hide_and_retrain(knowledge, n_clusters, seed, retrain)
     if cut == "robust forest" and reachability is None:
         reachability = min(ROBUST_NEIGHBOURS, len(points) - 1) or None
     free = spanning_tree(points, metric, reachability, n_neighbors) if tree is None else tree
@@ -338,7 +338,7 @@ def partition(
             partitions[OF_PAIRS] = of_pairs
             evidence = replace(evidence, cut=OF_PAIRS)
         clusters = partitions.pop(evidence.cut)
-        others = [each for name, each in partitions.items() if is_voter(name)]
+        others = [each for name, each in partitions.items() if is_asked(name)]
     elif by_sample is not None:
         evidence, others = by_sample.evidence, by_sample.others
         clusters = of_tree if evidence.cut == "forest" else by_sample.clusters
@@ -384,6 +384,15 @@ def what_retrain_is_told(
     if knowledge.is_soft or not _compares_cuts(cut, min_cluster_size, reachability, metric):
         return []
     return hide_labels(knowledge, n_clusters, seed)
+
+
+def _hide_and_retrain(
+    knowledge: Knowledge, n_clusters: int | None, seed: int, retrain: Callable[[Knowledge], NDArray[Any]] | None
+) -> list[Split]:
+    """The embeddings that are made without some labels; none where nothing can be trained again."""
+    if retrain is None:
+        return []
+    return [Split(retrain(rest), rest) for rest in hide_labels(knowledge, n_clusters, seed)]
 
 
 def _compares_cuts(cut: str, min_cluster_size: int | str, reachability: int | None, metric: str) -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.cuts import by_first_row, predict_classes
-from diffclust.evidence import OF_INPUT, Split, agreements
+from diffclust.cuts import are_classes, by_first_row, predict_classes
+from diffclust.evidence import OF_INPUT, Labels, Split, agreements
 from diffclust.knowledge import Knowledge
 
 N_TREES = 100
@@ -23,8 +23,6 @@ PENALTY = 10.0  # of a support vector machine, for labelled rows on the wrong si
 AGREEMENT_ROWS = 6  # hidden rows that count as much as the agreement of a cut with others
 SHARPNESS = 4  # power of the logarithm of the odds that is the weight of a vote
 SUREST = 0.98  # share of right rows above which a vote counts no more
-
-Labels = NDArray[np.int64]
 
 
 def trees(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
@@ -55,7 +53,7 @@ CLASSIFIERS: dict[str, Callable[[NDArray[Any], Knowledge], Labels]] = {
 
 def can_vote(knowledge: Knowledge, n_clusters: int) -> bool:
     """Whether every cluster is a labelled class, so that cuts can be compared row by row."""
-    return knowledge.all_apart and len(knowledge.apart) == n_clusters > 1
+    return n_clusters > 1 and are_classes(knowledge, n_clusters)
 
 
 def count_votes(
@@ -103,8 +101,8 @@ def _majority(found: Sequence[Labels], weights: Sequence[float], n_classes: int)
 
 
 def _weight(share_right: float, n_classes: int) -> float:
-    odds = share_right / (1 - share_right) if share_right < SUREST else SUREST / (1 - SUREST)
-    return max(0.0, float(np.log((n_classes - 1) * odds))) ** SHARPNESS
+    share = min(share_right, SUREST)
+    return max(0.0, float(np.log((n_classes - 1) * (share / (1 - share))))) ** SHARPNESS
 
 
 def _classes_of(clusters: Labels, told: Labels) -> Labels:
