@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +17,7 @@ from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.metrics import SCORES
-from diffclust.training.data import LONGEST_BLOCK, Block
+from diffclust.training.data import LONGEST_BLOCK, Block, ForestData
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import Steps, seed_step
 
@@ -218,13 +219,26 @@ class ForestModule(pl.LightningModule):
         if self.loss.noise_scale is not None and step % every == 0:
             self._measure_at_final_noise(step)
 
+    def rehearse(self, data: ForestData, device: torch.device) -> None:
+        """On a GPU, starts to compile what the loss of a step needs, in threads. Nothing waits for it but the loss."""
+        if device.type != "cuda" or not self.config.has_kernels:
+            return
+        from diffclust.solvers.cuda.ahead import compile_only
+
+        counter = self.loss.get_buffer("noise_counter")
+        before = counter.clone()
+        with contextlib.suppress(Exception), compile_only(device):  # what fails here is raised by the first step
+            rows, known = data.first_batch(device)
+            n, width = known.n_points, int(self.config.embedding_dim)
+            embeddings = torch.linspace(0, 1, n * width, device=rows.device).reshape(n, width)
+            self.loss(embeddings.requires_grad_(), known).backward()
+        counter.copy_(before)
+
     @torch.no_grad()
     def _measure_at_final_noise(self, step: int) -> None:
         """Appends to ``final_noise_losses``. Batch and draws are those of the first step; nothing else changes."""
         if self._first_batch is None:
-            data = self.trainer.datamodule  # type: ignore[attr-defined]
-            rows, moves = (None if each is None else each[0].to(self.device) for each in data.block(range(1)))
-            self._first_batch = data.take("training", rows, moves)
+            self._first_batch = self.trainer.datamodule.first_batch(self.device)  # type: ignore[attr-defined]
         x, known = self._first_batch
         counter, modes = self.loss.get_buffer("noise_counter"), [(each, each.training) for each in self.modules()]
         self.eval()  # the loss then has the final noise and does not move its counter

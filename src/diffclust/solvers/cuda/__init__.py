@@ -36,8 +36,10 @@ import torch
 import triton
 
 from diffclust import noise as definition
+from diffclust.frameworks import is_captured
 from diffclust.noise import Draws
 from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.cuda.ahead import compile_only, in_rehearsal
 from diffclust.solvers.cuda.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.cuda.greedy import solve_greedily
 from diffclust.solvers.cuda.inside import PARTS, grow_units
@@ -66,6 +68,8 @@ __all__ = [
 
 MAX_POINTS = 1 << 14  # an index has 14 bits in a key
 MAX_GRID = (1 << 16) - 1  # programs along the second axis of a launch
+COUNTED = 2048  # points up to which edges are counted for a mean even if nobody asks: with the same kernels
+_KINDS: set[tuple[object, ...]] = set()  # of requests so far, in what kernels depend on
 
 
 def solve(request: Request) -> Answer:
@@ -74,9 +78,19 @@ def solve(request: Request) -> Answer:
     Similarities of any float dtype are computed in float32. Seed and first draw are integers, or int64 scalars on the
     device, which only the kernels read. Nothing waits for the device, so whether k is reached is never checked.
     """
-    similarity, k, draws = request.similarity, request.n_clusters, request.draws
+    similarity = request.similarity
     _check_size(similarity.shape[-1])
-    definition.kernel_of(draws.noise)
+    definition.kernel_of(request.draws.noise)
+    if request.detail == "mean" and not request.adjacency and similarity.shape[-1] <= COUNTED:
+        return solve(request._replace(adjacency=True))._replace(adjacency=None)
+    if _is_first(request):
+        with compile_only(similarity.device):
+            _solve(request)
+    return _solve(request)
+
+
+def _solve(request: Request) -> Answer:
+    similarity, k, draws = request.similarity, request.n_clusters, request.draws
     if fits_one_launch(request):
         return mean_in_one_launch(request)
     if isinstance(k, int):
@@ -169,6 +183,21 @@ def words_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 1 << 28
     return torch.cuda.get_device_properties(device).total_memory // 8
+
+
+def _is_first(request: Request) -> bool:
+    """Whether this is the first request on a GPU that needs these kernels, and they are several."""
+    similarity, draws, n = request.similarity, request.draws, request.similarity.shape[-1]
+    if not similarity.is_cuda or n > COUNTED or (fits_one_launch(request) and request.relation is None):
+        return False
+    kind = (
+        similarity.device, similarity.dtype, triton.next_power_of_2(n), n % 16 == 0, draws.noise, draws.antithetic,
+        request.labels is None, request.relation is None, *(each for each in request if isinstance(each, bool | str)),
+    )  # fmt: skip
+    if kind in _KINDS or is_captured(similarity):
+        return False
+    _KINDS.add(kind)
+    return not in_rehearsal()
 
 
 def _check_size(n: int) -> None:

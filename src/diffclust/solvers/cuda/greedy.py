@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from diffclust.solvers.base import Request
+from diffclust.solvers.cuda.ahead import kernel
 from diffclust.solvers.cuda.closures import have_form
 from diffclust.solvers.cuda.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
 from diffclust.solvers.cuda.keys import MISSING, ends_of, key_of, weight_of
@@ -182,7 +183,7 @@ def _agglomerate(
         number_trees(labels_out + out * n, rows, rows + n, tl.where(t < n, tree, 0), failed, n)
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
+@kernel(do_not_specialize=["seed", "first_draw", "n_clusters"])
 def agglomerate(
     similarity, n_clusters, relation, closures, n_related, seed, first_draw, epsilon,
     counts, edges_out, labels_out, values_out, words, keys, rows, matrices, aparts, n_problems, n, pitch, n_draws,

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from diffclust.frameworks import is_captured
 from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.cuda.ahead import kernel
 from diffclust.solvers.cuda.blocks import join_closures
 from diffclust.solvers.cuda.closures import LABELLED, POINT, have_form, joins_left
 from diffclust.solvers.cuda.draws import forest_in_blocks, inside_blocks, sorted_tree
@@ -102,7 +103,7 @@ def _constrained_forest(
         tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters", "n_items"])
+@kernel(do_not_specialize=["seed", "first_draw", "n_clusters", "n_items"])
 def _solve_and_mean(
     similarity, known, n_related, means, adjacency, n_clusters, seed, first_draw, epsilon,
     ended, counts, values, words, keys, rows, n, pitch, n_draws, n_items,
