@@ -109,10 +109,11 @@ def _agglomerate(
     open_blocks = may_open & (MUST_LINK_FIRST == 0)
     nearest = tl.zeros((BLOCK,), tl.int32)
     nearest_key = tl.full((BLOCK,), -1, tl.int64)
-    nearest_key, nearest = _refresh(alive, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
+    pending = alive
     n_edges = 0
     running = failed == 0
     while running:
+        nearest_key, nearest = _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
         best = tl.max(nearest_key, axis=0)
         pending = t < 0
         if best >= 0:
@@ -167,7 +168,6 @@ def _agglomerate(
             running = may_open & (open_blocks == 0)
             open_blocks = may_open
             pending = alive & running
-        nearest_key, nearest = _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
 
     tl.debug_barrier()
     is_edge = t < n_edges
