@@ -126,14 +126,16 @@ def cold(how: str, folder: str) -> None:
 
     def marked(function: Callable[..., Any], name: str, before: str | None = None) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **options: Any) -> None:
-            if before is not None and len(marks) < 6:
+            if before is not None:
                 mark(before)
             function(*arguments, **options)
             mark(name)
 
         return wrapped
 
-    Steps.__init__ = marked(prepare, "rows to the device", "data, network, trainer")  # type: ignore[method-assign]
+    Module = training.module.ForestModule
+    Module.rehearse = marked(Module.rehearse, "rehearsal", "data, network")  # type: ignore[method-assign]
+    Steps.__init__ = marked(prepare, "rows to the device", "trainer")  # type: ignore[method-assign]
     Steps._take_step = marked(take, "a step without graph")  # type: ignore[method-assign]
     Steps._capture = marked(capture, "capture")  # type: ignore[method-assign]
     Steps.run = marked(run, "replays of a block")  # type: ignore[method-assign]
@@ -142,10 +144,10 @@ def cold(how: str, folder: str) -> None:
     mark("last checkpoint, back to the CPU")
     name, steps = "fit_many" if many else "fit", module.not_captured or "captured"
     print(f"training.{name}: {now() - start:.2f} s for 300 steps, {steps}")
-    threads = [each.name for each in threading.enumerate() if each.name.startswith("diffclust")]
+    threads = [each.name for each in threading.enumerate() if each.name.startswith("diffclust-compile")]
     print(f"    threads left: {threads}; kernels in the cache: {len(cubins())}")
     measured = [each["loss"] for each in module.final_noise_losses]
-    np.savez(Path(os.environ["TRITON_CACHE_DIR"]) / "losses.npz", curve=module.loss_curve, measured=measured)
+    np.savez(Path(folder) / "losses.npz", curve=module.loss_curve, measured=measured)
     spent: dict[str, list[float]] = defaultdict(list)
     before = STARTED
     for name, at in marks:
@@ -180,17 +182,15 @@ def cold_starts() -> None:
             environment = {**os.environ, "TRITON_CACHE_DIR": f"{caches}/{cache}"}
             with tempfile.TemporaryDirectory() as folder:
                 command = [sys.executable, __file__, "--cold", how, "--folder", folder]
-                subprocess.run(command, env=environment, timeout=100, check=False)
-            with np.load(f"{caches}/{cache}/losses.npz") as file:
-                found[name] = file["curve"], file["measured"]
+                subprocess.run(command, env=environment, timeout=100, check=True)
+                with np.load(f"{folder}/losses.npz") as file:
+                    found[name] = file["curve"], file["measured"]
     del found["full, fit_many"]  # it chooses other convolutions
     curve, measured = found["empty, as before"]
     for name, (other, at_final_noise) in found.items():
         n_same = int((curve == other).cumprod().sum())
         same = np.array_equal(measured, at_final_noise)
-        print(
-            f"{name}: the same bits as before in the first {n_same} of {len(curve)} losses, at the final noise: {same}"
-        )
+        print(f"{name}: the same bits in the first {n_same} of {len(curve)} losses; all at the final noise: {same}")
     print("EXPECTED: under 3 s for fit with a full cache, and with an empty one; no threads left; all losses the same")
 
 
@@ -259,11 +259,10 @@ def be_rank(rank: int, n: int, folder: str) -> None:
     from torch import distributed
 
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    torch.cuda.set_device(0)
-    distributed.init_process_group(
-        "nccl", init_method=f"file://{folder}/store", rank=rank, world_size=n, timeout=datetime.timedelta(seconds=30)
-    )
+    store, patience = f"file://{folder}/store", datetime.timedelta(seconds=30)
     try:
+        torch.cuda.set_device(0)
+        distributed.init_process_group("nccl", init_method=store, rank=rank, world_size=n, timeout=patience)
         given, total = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
         parts = torch.zeros(n, 1000, device="cuda")
 
