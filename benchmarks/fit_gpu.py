@@ -19,6 +19,7 @@ The digits and the CNN of `make demo`. Seven sections, each with what to expect:
 
 import argparse
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
@@ -109,6 +110,9 @@ def cold(how: str, folder: str) -> None:
     many = how == "many"
     if how == "before":
         compile_at_first_launch()
+    logging.basicConfig()
+    for logger in ("diffclust.cuda", "diffclust.training"):
+        logging.getLogger(logger).setLevel(logging.DEBUG)  # what was not compiled ahead
     torch.backends.cudnn.deterministic = True  # so that losses can be compared
     now = time.perf_counter
     marks: list[tuple[str, float]] = [("import torch", AFTER_TORCH), ("import diffclust.training", AFTER_IMPORTS)]

@@ -5,7 +5,7 @@
 It fails at the first thing that is not as it should be.
 """
 
-import contextlib
+import functools
 import sys
 import threading
 from pathlib import Path
@@ -56,6 +56,17 @@ class Driver:
         return {"max_shared_mem": 232_448}
 
 
+class NoDevice(torch.cuda.device):
+    def __init__(self, device):
+        pass
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+
 @ahead.kernel
 def broken(x, WIDTH: tl.constexpr):
     no_such_function(x)  # noqa: F821
@@ -90,7 +101,7 @@ def ptx(folder):
 def main(folder):
     triton.runtime.driver.set_active(Driver())
     triton.knobs.compilation.listener = note
-    torch.cuda.device = lambda device: contextlib.nullcontext()
+    torch.cuda.device = NoDevice
     binding.solver_for = lambda *_: cuda
     torch_similarity._kernels_for = lambda embeddings: triton_similarity
 
@@ -144,6 +155,15 @@ def main(folder):
     nn.PartialFenchelYoungLoss(3)(torch.zeros(256, 4), batch[1])
     assert only_in_threads()
     assert len(launched) == 7
+
+    # A small problem is launched without Triton's look at all arguments, but not in a rehearsal.
+    known = training.data.batch_constraints(torch.arange(64) % 4, None, 2)
+    small = functools.partial(nn.PartialFenchelYoungLoss(3), torch.ones(64, 4), known)
+    small(), small()
+    assert launched.count("_solve_and_mean") == 2
+    with ahead.compile_only(HERE):
+        small()
+    assert launched.count("_solve_and_mean") == 2
 
     # An error is raised by the launch.
     x = torch.zeros(1)

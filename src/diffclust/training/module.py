@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,6 +21,7 @@ from diffclust.training.data import LONGEST_BLOCK, Block, ForestData
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import Steps, seed_step
 
+LOG = logging.getLogger("diffclust.training")
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
 CURVE_POINTS = 30  # at most, of the curve at the final noise
 LEAST_STEPS = 20  # between two of them, so that they cost little
@@ -227,11 +228,14 @@ class ForestModule(pl.LightningModule):
 
         counter = self.loss.get_buffer("noise_counter")
         before = counter.clone()
-        with contextlib.suppress(Exception), compile_only(device):  # what fails here is raised by the first step
-            rows, known = data.first_batch(device)
-            n, width = known.n_points, int(self.config.embedding_dim)
-            embeddings = torch.linspace(0, 1, n * width, device=rows.device).reshape(n, width)
-            self.loss(embeddings.requires_grad_(), known).backward()
+        try:
+            with compile_only(device):
+                rows, known = data.first_batch(device)
+                n, width = known.n_points, int(self.config.embedding_dim)
+                embeddings = torch.linspace(0, 1, n * width, device=rows.device).reshape(n, width)
+                self.loss(embeddings.requires_grad_(), known).backward()
+        except Exception as error:  # the first step raises it, too
+            LOG.debug("Kernels are not compiled ahead: %s: %s", type(error).__name__, error)
         counter.copy_(before)
 
     @torch.no_grad()

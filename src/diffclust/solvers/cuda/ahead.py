@@ -8,6 +8,7 @@ run once inside :func:`compile_only`: its launches say which kernels are needed,
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -18,8 +19,7 @@ import torch
 import triton
 from triton.runtime.jit import JITFunction
 
-from diffclust.solvers.cuda.launches import INTERPRETED
-
+LOG = logging.getLogger("diffclust.cuda")
 THREADS = 8  # more would only wait for Python's lock
 _rehearsal: ContextVar[tuple[ThreadPoolExecutor, torch.device] | None] = ContextVar("_rehearsal", default=None)
 
@@ -28,7 +28,7 @@ def kernel(function: Any = None, **options: Any) -> Any:
     """``triton.jit`` of a kernel that the host launches."""
     if function is None:
         return functools.partial(kernel, **options)
-    return triton.jit(function, **options) if INTERPRETED.value else _Kernel(function, **options)
+    return triton.jit(function, **options) if triton.knobs.runtime.interpret else _Kernel(function, **options)
 
 
 class _Kernel(JITFunction):
@@ -46,7 +46,9 @@ class _Kernel(JITFunction):
                 self._ahead.append(pool.submit(self._compile, device, *kinds, grid=grid, **options))
                 return None
             if self._ahead:
-                wait(self._ahead)  # what failed is compiled again, and its error raised, below
+                for each in self._ahead:
+                    if error := each.exception():  # compiled again below, which raises it where it is of use
+                        LOG.debug("%s is not compiled ahead: %s: %s", self.__name__, type(error).__name__, error)
                 self._ahead.clear()
         return super().run(*arguments, grid=grid, warmup=warmup, **options)
 
