@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import shlex
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from diffclust.answers import Answers  # noqa: E402
 from diffclust.cli import app  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs import fit_run, load_run, tell_again  # noqa: E402
-from diffclust.runs.folder import KNOWN, MANIFEST  # noqa: E402
 from diffclust.runs.summary import _how_to_go_on  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 
@@ -242,17 +240,6 @@ def test_other_rows_cannot_keep_names(first, tmp_path):
     table = dataclasses.replace(make_table(), features=make_table().features + 1)
     with pytest.raises(ValueError, match=r"No row of the data is in .*: names of its clusters cannot be kept"):
         fit(tmp_path / "b", table, like=first)
-
-
-def test_a_run_of_an_older_version_is_loaded_and_says_what_it_lacks(first, tmp_path):
-    fit(tmp_path / "a", make_table())
-    manifest = json.loads((tmp_path / "a" / MANIFEST).read_text())
-    del manifest["files"][KNOWN]
-    (tmp_path / "a" / MANIFEST).write_text(json.dumps(manifest))
-    (tmp_path / "a" / KNOWN).unlink()
-    run = load_run(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"older version, which did not write known.npz. Fit again with resume=True"):
-        dc.suggest(run)
 
 
 # ---------------------------------------------------------------------------------------------------- the command line

@@ -1,7 +1,6 @@
 """The trainable estimator: what it finds, what scikit-learn asks of it, and its errors."""
 
 import copy
-import inspect
 import pickle
 
 import numpy as np
@@ -163,16 +162,6 @@ def test_pairs_and_labels_together(with_labels):
         make_model(4).fit(x[:79], y[:79], constraints=pairs)
 
 
-def test_old_names(fitted):
-    model, x, y, _ = fitted
-    with pytest.warns(DeprecationWarning, match="max_steps is now n_steps"):
-        assert len(make_model(max_steps=2).fit(x, y).loss_curve_) == 2
-    with pytest.warns(DeprecationWarning, match="partition_"):
-        clustering = model.clustering_
-    np.testing.assert_array_equal(clustering.labels_, model.partition_.clusters)
-    np.testing.assert_array_equal(clustering.hierarchy_.edges, model.hierarchy_.edges)
-
-
 @pytest.mark.slow
 def test_one_label_for_each_class():
     """What helps there: a size guard for labelled classes, rows that are lent a label, a network that starts at x."""
@@ -245,16 +234,10 @@ def test_frames_as_scikit_learns_global_output_change_nothing(frames):
         assert type(model.transform(x)).__module__.startswith(frames)
 
 
-def test_a_display_of_the_estimator_does_not_cluster_again(fitted):
-    """scikit-learn's shows all attributes that end in an underscore, old names among them."""
-    model = fitted[0]
-    assert "ForestEmbedding" in model._repr_html_()
-    assert not any(name == "clustering_" for name, _ in inspect.getmembers(model))
-    with pytest.raises(AttributeError, match="'ForestEmbedding' object has no attribute 'no_such'"):
-        _ = model.no_such
-    for name in ("probabilities_", "clustering_"):
-        with pytest.raises(NotFittedError):
-            getattr(make_model(), name)
+def test_display_and_missing_fit(fitted):
+    assert "ForestEmbedding" in fitted[0]._repr_html_()
+    with pytest.raises(NotFittedError):
+        _ = make_model().probabilities_
 
 
 def test_pipeline(fitted):

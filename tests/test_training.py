@@ -603,35 +603,9 @@ def test_without_a_number_of_clusters_there_is_room_for_what_is_known():
         _ = TrainingConfig().resolve((6,)).k
 
 
-def test_old_names_of_settings_warn():
-    for old, new, value in (
-        ("max_steps", "n_steps", 7),
-        ("accelerator", "device", "cpu"),
-        ("n_neighbors", "reachability", 3),
-    ):
-        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-            config = TrainingConfig(n_clusters=3, **{old: value})
-        assert config == TrainingConfig(n_clusters=3, **{new: value})
-        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-            assert getattr(config, old) == value
-        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-            assert dataclasses.replace(TrainingConfig(n_clusters=3), **{old: value}) == config
-    with pytest.raises(AttributeError, match="no attribute 'speed'"):
-        _ = TrainingConfig().speed
+def test_unknown_settings():
     with pytest.raises(TypeError, match="speed"):
         TrainingConfig(speed=3)
-
-
-def test_a_checkpoint_with_old_names_is_read_without_a_warning(tmp_path, recwarn):
-    x, _, known = make_data()
-    module = fit(make_config(n_steps=3), x, known, folder=tmp_path, progress=False)
-    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    config = state["hyper_parameters"]["config"]
-    for old, new in (("max_steps", "n_steps"), ("accelerator", "device"), ("n_neighbors", "reachability")):
-        config[old] = config.pop(new)
-    torch.save(state, tmp_path / "old.ckpt")
-    assert_same_weights(load(tmp_path / "old.ckpt"), module)
-    assert not [each for each in recwarn if "is now" in str(each.message)]
 
 
 def test_fit_learns_and_is_repeatable():

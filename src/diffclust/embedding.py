@@ -17,7 +17,7 @@ from sklearn.utils import ClassifierTags, assert_all_finite, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffclust import training
-from diffclust.cluster import FittedPartition, SpanningForestClustering, warn_of_another_number
+from diffclust.cluster import FittedPartition, warn_of_another_number
 from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
@@ -93,7 +93,6 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         progress: show a progress bar.
         options: further settings of :class:`diffclust.training.TrainingConfig`, e.g. ``{"schedule": "cosine"}``.
         random_state: an integer makes the fit repeatable.
-        max_steps: the old name of ``n_steps``.
 
     Attributes:
         classes_: the labelled classes.
@@ -142,7 +141,6 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         progress: bool = False,
         options: Mapping[str, Any] | None = None,
         random_state: Any = None,
-        max_steps: int | str = "deprecated",
     ) -> None:
         self.n_clusters = n_clusters
         self.backbone = backbone
@@ -165,7 +163,6 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
         self.progress = progress
         self.options = options
         self.random_state = random_state
-        self.max_steps = max_steps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -275,10 +272,6 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
 
     def _config(self) -> training.TrainingConfig:
         settings = {name: getattr(self, name) for name in SHARED_SETTINGS}
-        if self.max_steps != "deprecated":
-            message = "ForestEmbedding's max_steps is now n_steps; the old name goes in the next version."
-            warnings.warn(message, DeprecationWarning, stacklevel=3)
-            settings["n_steps"] = self.max_steps
         # Not NumPy's integers: a checkpoint notes it.
         settings["n_clusters"] = None if self.n_clusters == "auto" else int(self.n_clusters)
         settings["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -289,22 +282,6 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
                 f"options has no setting {', '.join(unknown)}. The settings are {', '.join(sorted(valid))}."
             )
         return training.TrainingConfig(**{**settings, **options})
-
-    def __getattr__(self, name: str) -> Any:
-        """``clustering_``, the old form of ``partition_``. It is no property, because displays read all of these."""
-        if name != "clustering_":
-            return object.__getattribute__(self, name)  # raises what it raised before
-        return self._clustering()
-
-    def _clustering(self) -> SpanningForestClustering:
-        """The clusters of the embedding as a fitted estimator."""
-        check_is_fitted(self)
-        message = "ForestEmbedding.clustering_ is now partition_, hierarchy_ and min_cluster_size_."
-        warnings.warn(message, DeprecationWarning, stacklevel=3)
-        model = SpanningForestClustering(
-            self.n_clusters_, min_cluster_size=self.min_cluster_size_, reachability=self.reachability
-        )
-        return model.fit(self.embedding_, constraints=self.partition_.knowledge)
 
     # ----------------------------------------------------------------------------------------------------- new points
 

@@ -53,7 +53,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     must_link, cannot_link = list(answers.must_link), list(answers.cannot_link)
     must_weights = cannot_weights = np.empty(0)
     if run is not None:
-        known = run.noted()
+        known = run.known
         matches = record_known(table).matches(known)
         soft = {int(row): weight for row, _, weight in known.soft_labels.tolist()}
         before = np.maximum(known.labels, known.held_out)
@@ -128,13 +128,13 @@ def name_clusters(found: Partition, class_names: list[str], known: Known, like: 
     """Names and colours for clusters: those of the clusters of an earlier run that they continue."""
     if like is None:
         return Named(found, found.names(class_names), list(range(found.n_clusters)), [])
-    matches = known.matches(like.noted())
+    matches = known.matches(like.known)
     if (matches < 0).all():
         raise ValueError(f"No row of the data is in {like.folder}: names of its clusters cannot be kept.")
     old = np.where(matches >= 0, like.clusters[matches], -1)
     found = found.like(old)
     continuation = continue_clusters(found.clusters, old)
     names = continuation.names(found.names(class_names), found.classes, like.names)
-    old_colours = like.metrics.get("cluster_colours") or list(range(len(like.names)))
+    old_colours = like.metrics["cluster_colours"]
     colours = continue_colours(continuation.continues, old_colours)
     return Named(found, names, colours, continuation.sentences(like.names, names))

@@ -266,7 +266,6 @@ def choose_device(device: str) -> str:
     """The device to use, "cuda" or "cpu": the solvers run on these."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    device = "cuda" if device == "gpu" else device  # Lightning's name for it
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():

@@ -326,7 +326,7 @@ class ForestModule(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes over what was measured, for the number of steps of this run."""
         self.validations = list(checkpoint["validations"])
-        self.final_noise_losses = list(checkpoint.get("final_noise_losses", ()))  # older versions did not have them
+        self.final_noise_losses = list(checkpoint["final_noise_losses"])
         losses = torch.full_like(self.losses, torch.nan, device="cpu")
         saved = checkpoint["state_dict"]["losses"].cpu()[: len(losses)]  # a resumed run may be longer or shorter
         losses[: len(saved)] = saved

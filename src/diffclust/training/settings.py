@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,34 +20,8 @@ OBJECTIVES = ("forest", "cross-entropy")
 MONITORS = {"val_loss": "min", "val_error": "min", "val_ari": "max"}
 NEIGHBOURS = 15
 MOST_IMAGES = 20_000  # that "auto" links with neighbours
-RENAMED = {"max_steps": "n_steps", "accelerator": "device", "n_neighbors": "reachability"}
 
 
-def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under their names of today: files of older versions have other ones."""
-    renamed = {RENAMED[name]: value for name, value in settings.items() if name in RENAMED}
-    return {name: value for name, value in settings.items() if name not in RENAMED} | renamed
-
-
-def _accept_old_names(cls: type[TrainingConfig]) -> type[TrainingConfig]:
-    init = cls.__init__
-
-    @functools.wraps(init)
-    def with_old_names(self: TrainingConfig, *arguments: Any, **settings: Any) -> None:
-        for name in settings.keys() & RENAMED.keys():
-            _warn_of_old_name(name)
-        init(self, *arguments, **current_names(settings))
-
-    cls.__init__ = with_old_names  # type: ignore[method-assign]
-    return cls
-
-
-def _warn_of_old_name(name: str) -> None:
-    message = f"TrainingConfig's {name} is now {RENAMED[name]}; the old name goes in the next version."
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-
-
-@_accept_old_names
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
     """What a training run is made of. ``dataclasses.replace`` changes it, ``to_dict`` makes it JSON.
@@ -235,12 +206,6 @@ class TrainingConfig:
             elif not image:
                 changes["neighbours"] = NEIGHBOURS
         return dataclasses.replace(self, **changes)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in RENAMED:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        _warn_of_old_name(name)
-        return getattr(self, RENAMED[name])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a backbone or similarity that is an object is named only."""
