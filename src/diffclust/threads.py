@@ -111,9 +111,8 @@ _limit: float = math.inf
 def allowed_threads() -> int:
     """The number of cores that this process may use, or of threads where the user allows fewer of them.
 
-    Returns:
-        It. The user says it by OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS; :func:`one_thread`
-        does not count.
+    The user says it by OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS; :func:`one_thread` does not
+    count.
     """
     import joblib
     import numba

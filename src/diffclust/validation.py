@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from diffclust._typing import Array, Integers, Seed
 from diffclust.constraints import Constraints
 from diffclust.frameworks import (
+    as_like,
     check_at_least,
     framework_of,
     is_captured,
@@ -386,12 +387,7 @@ def prepare(
 
 def place_soft(constraints: Constraints, like: Array) -> Array:
     """W as an array like the similarity; without a gradient."""
-    if framework_of(like) == "numpy":
-        return np.broadcast_to(to_numpy(constraints.soft), like.shape).astype(like.dtype)
-    xp = namespace_of(like)
-    if framework_of(like) == "jax":
-        return xp.broadcast_to(xp.asarray(constraints.soft, like.dtype), like.shape)
-    return xp.as_tensor(constraints.soft, dtype=like.dtype, device=like.device).expand(like.shape)
+    return namespace_of(like).broadcast_to(as_like(constraints.soft, like), like.shape)
 
 
 def _place(known: Any, like: Array, shape: tuple[int, ...]) -> Array:

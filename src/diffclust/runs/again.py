@@ -36,7 +36,8 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     """The labels and pairs of a table, of an earlier run and of answers together.
 
     An answer counts before a label of the table, and that before one of the run; "unknown" takes a label back. Rows of
-    the run that are not in the table are forgotten.
+    the run that are not in the table are forgotten. A label of the table that is the same as the run's has its weight,
+    too.
 
     Args:
         table: the rows.
@@ -45,8 +46,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
         drop_suspects: leave out the labels that look wrong in the earlier run, unless an answer confirms them.
 
     Returns:
-        The table with all labels, the pairs, which rows the earlier run kept for scoring, and the weights that its
-        pairs and labels were given. A label of the table that is the same has the weight, too.
+        The table with all labels, and the rest of what to tell :func:`fit_run`.
     """
     names = [table.class_names[label] if label >= 0 else "" for label in table.labels]
     held_out, label_weights = np.zeros(len(table), bool), np.full(len(table), np.inf)

@@ -192,12 +192,8 @@ def save_run(
 ) -> None:
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
-    Args:
-        run: the finished run.
-        labels: the label that each row was given, "" where none.
-        row_names: the ids of the rows, where they have any.
-        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
-        suspects: labels and pairs that look wrong.
+    ``labels`` are those that each row was given, "" where none; ``described`` is of
+    :func:`diffclust.runs.describe.describe_clusters`.
     """
     tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
     table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, row_names=row_names, label=labels)

@@ -24,22 +24,11 @@ _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 def read_labels(
     path: Path, n_rows: int, row_names: Sequence[str] | None = None, id_column: str | None = None
 ) -> NDArray[Any]:
-    """Reads a label for each row from an array or a text file. Of a table the last column is read.
+    """Reads a label for each row, (n,), from an array or a text file. Of a table the last column is read.
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
-    row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids.
-
-    Args:
-        path: the file.
-        n_rows: number of rows of the data.
-        row_names: the ids of the rows.
-        id_column: the name of the column of ids. In a text file that has it, too, labels go by ids, in any order.
-
-    Returns:
-        (n,) labels.
-
-    Raises:
-        ValueError: the file cannot be read as labels.
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids. In
+    a text file that has the ``id_column`` of the data, labels go by ids, in any order.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -125,12 +114,6 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
 
     A third number on a line is the weight of the pair, see :func:`read_pair_weights`. Of answers to pairs, as
     ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        ValueError: a line is no pair, or a row does not exist.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")

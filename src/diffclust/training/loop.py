@@ -249,14 +249,7 @@ def needs_one_thread(module: ForestModule, rows: torch.Tensor, n_rows: int) -> b
 
 
 def with_own_backbone(config: TrainingConfig) -> TrainingConfig:
-    """The settings with a copy of the backbone if that is a module, so that training leaves the given one as it is.
-
-    Args:
-        config: settings.
-
-    Returns:
-        The settings.
-    """
+    """The settings with a copy of the backbone if that is a module, so that training leaves the given one as it is."""
     if not isinstance(config.backbone, torch.nn.Module):
         return config
     return dataclasses.replace(config, backbone=copy.deepcopy(config.backbone))

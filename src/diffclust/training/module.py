@@ -66,14 +66,7 @@ def count_steps(trainer: pl.Trainer, n: int) -> None:
 
 
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Clustering error and adjusted Rand index (ARI) of each problem, over its labelled points.
-
-    Args:
-        found: (..., n) clusters.
-        labels: (..., n) labels; negative ones are unknown.
-
-    Returns:
-        (...) errors and (...) indices.
+    """Clustering errors (...) and adjusted Rand indices (...) of clusters (..., n), over the labelled points.
 
     >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
     [[0.375], [0.0]]
