@@ -245,15 +245,7 @@ class Draws(NamedTuple):
 
 
 def check_noise(noise: Any) -> str | Noise:
-    """The short form of a noise that has one, else the noise itself.
-
-    Returns:
-        One of :data:`KINDS`, or the :class:`Noise`.
-
-    Raises:
-        ValueError: it is neither one of the short forms nor a :class:`Noise`.
-        TypeError: it is a class in place of an instance, or cannot be hashed.
-    """
+    """The short form of a noise that has one, else the noise itself; an error if it is none, or cannot be hashed."""
     if isinstance(noise, str):
         if noise in KINDS:
             return noise
@@ -276,14 +268,7 @@ def as_noise(noise: str | Noise) -> Noise:
 
 
 def kernel_of(noise: str | Noise) -> int:
-    """The number by which kernels know a noise.
-
-    Returns:
-        Its position in :data:`KINDS`.
-
-    Raises:
-        ValueError: solvers have no kernel for it.
-    """
+    """The number by which kernels know a noise, its position in :data:`KINDS`; a ValueError if they do not."""
     if not isinstance(noise, str):
         raise ValueError(
             f"This solver has kernels for the noise {KINDS} only, got {noise!r}. diffclust.solvers.solver_for(array, "
