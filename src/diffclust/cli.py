@@ -201,7 +201,7 @@ def fit(
     With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
     """
     from diffclust import training
-    from diffclust.runs import SETTINGS, fit_run, load_run, tell_again
+    from diffclust.runs import SETTINGS, fit_run, load_run, refit_input
 
     if model is not None and text is None:
         raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
@@ -236,7 +236,7 @@ def fit(
     run_weights = (np.empty(0), np.empty(0))  # of must-links and cannot-links that come from the earlier run
     if before is not None or more is not None:
         answers = Answers() if more is None else read_answers(more, len(table), table.row_names)
-        told = tell_again(table, before, answers, drop_suspects)
+        told = refit_input(table, before, answers, drop_suspects)
         table, run_weights = told.table, (told.must_weights, told.cannot_weights)
         pairs = {name: pairs[name] + getattr(told, name) for name in pairs}
     if before is not None:

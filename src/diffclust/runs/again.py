@@ -20,7 +20,7 @@ from diffclust.tables.known import label_text
 Pairs = list[tuple[int, int]]
 
 
-class Told(NamedTuple):
+class RefitInput(NamedTuple):
     """What a run that goes on from another one is told."""
 
     table: Table
@@ -32,7 +32,7 @@ class Told(NamedTuple):
     label_weights: NDArray[np.float64]  # (n,) inf where a label is hard
 
 
-def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> Told:
+def refit_input(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> RefitInput:
     """The labels and pairs of a table, of an earlier run and of answers together.
 
     An answer counts before a label of the table, and that before one of the run; "unknown" takes a label back. Rows of
@@ -78,7 +78,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     number = {name: position for position, name in enumerate(classes)} | {"": -1}
     labels = np.array([number[name] for name in names], np.int64)
     told = dataclasses.replace(table, labels=labels, class_names=classes)
-    return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights, label_weights)
+    return RefitInput(told, must_link, cannot_link, held_out, must_weights, cannot_weights, label_weights)
 
 
 def _pairs_still_present(

@@ -16,7 +16,7 @@ MOST_DIGITS = 7  # of features, which have 32 bits
 LEAST_DIFFERENCE = 0.2  # standard deviations. Below this, a column says little about a cluster.
 
 
-class Telling(NamedTuple):
+class TellingColumn(NamedTuple):
     """A column whose mean in a cluster differs from its mean elsewhere."""
 
     column: str
@@ -34,7 +34,7 @@ def describe_clusters(
     Images, and arrays without names of columns, have no telling columns. Typical rows are those whose embeddings (n, e)
     are nearest to the mean of their cluster.
     """
-    telling: list[list[Telling]] = [[] for _ in names]
+    telling: list[list[TellingColumn]] = [[] for _ in names]
     if table.texts is not None:
         telling = telling_words(table.texts, clusters, len(names))
     elif table.measured is not None:
@@ -74,7 +74,7 @@ def _marker_genes(table: Table, clusters: NDArray[Any], names: list[str]) -> lis
     return [[position[gene] for gene in ranking["names"][str(number)][:N_TELLING]] for number in range(len(names))]
 
 
-def telling_words(texts: Sequence[str], clusters: NDArray[Any], n_clusters: int) -> list[list[Telling]]:
+def telling_words(texts: Sequence[str], clusters: NDArray[Any], n_clusters: int) -> list[list[TellingColumn]]:
     """Which words tell each cluster apart: those of largest class-based TF-IDF, each with its share of the texts.
 
     That is the share of a word among the words of the cluster, times log(1 + A / f): f is how often it is in all
@@ -114,7 +114,7 @@ def telling_columns(
     n_clusters: int,
     kinds: list[str] | None = None,
     order: list[list[int]] | None = None,
-) -> list[list[Telling]]:
+) -> list[list[TellingColumn]]:
     """Which columns tell each cluster apart: those whose mean differs most from that of all other rows.
 
     Features (n, d) may be sparse. Of the kinds of columns, "date" is written as one, and "vector" is left out.
@@ -142,7 +142,7 @@ def telling_columns(
         best = np.argsort(-np.abs(difference[number]), kind="stable")[:N_TELLING] if order is None else order[number]
         found.append(
             [
-                Telling(
+                TellingColumn(
                     columns[c],
                     float(here[number, c]),
                     float(elsewhere[number, c]),

@@ -74,7 +74,7 @@ def fit_run(
         min_cluster_size: the size guard, see :func:`diffclust.partition.partition`.
         cut: how the embedding is cut into clusters, see :func:`diffclust.partition.partition`.
         warm: an earlier run with whose weights and scaling training starts. What it was told is not used: see
-            :func:`diffclust.runs.tell_again`. Cuts are compared by trainings from the start, of 300 steps or more.
+            :func:`diffclust.runs.refit_input`. Cuts are compared by trainings from the start, of 300 steps or more.
         like: an earlier run. Clusters that continue one of its clusters have its name, number and colour; by default
             those of ``warm``.
         resume: continue the interrupted run in the folder. Its settings must be the same.
