@@ -132,9 +132,7 @@ def mean_values(values: Array) -> Array:
     return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
 
 
-def answer_on_host(
-    request: Request, values: Array, edges: Array, labels: Array, counts: Callable[..., Array]
-) -> Answer:
+def host_answer(request: Request, values: Array, edges: Array, labels: Array, counts: Callable[..., Array]) -> Answer:
     """The answer with what was asked for, of arrays of NumPy; ``counts`` is the solver's ``adjacency_counts``."""
     (_, n, _), dtype = request.similarity.shape, request.similarity.dtype
     adjacency = counts(edges, n).astype(dtype) / request.draws.n_draws if request.adjacency else None

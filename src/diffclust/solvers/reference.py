@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diffclust import noise as definition
 from diffclust.noise import Draws
-from diffclust.solvers.base import Answer, Request, answer_on_host
+from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 
 Edge = tuple[int, int]
@@ -114,7 +114,7 @@ def solve(request: Request) -> Answer:
     if request.if_infeasible == "raise":
         n_edges = (edges[~is_broken, -1, ..., 0] >= 0).sum(-1)
         check_reached(n_edges, clusters[~is_broken], n, request.is_constrained)
-    return answer_on_host(request, values, edges, labels, adjacency_counts)
+    return host_answer(request, values, edges, labels, adjacency_counts)
 
 
 def _relations(request: Request, problem: int) -> list[list[list[int]] | None]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffclust.noise import Draws, matrices, scores
 from diffclust.solvers import cpu
-from diffclust.solvers.base import Answer, Request, answer_on_host
+from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import symmetrise
 from diffclust.solvers.cpu import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
 
@@ -43,7 +43,7 @@ def solve(request: Request) -> Answer:
         answers.append(cpu.solve(request._replace(similarity=perturbed, draws=Draws(), adjacency=False, detail=detail)))
     values, edges = (np.concatenate([getattr(each, name) for each in answers], 2) for name in ("values", "edges"))
     labels = np.concatenate([each.labels for each in answers], 2) if detail == "forests" else None
-    return answer_on_host(request, values, edges, labels, adjacency_counts)
+    return host_answer(request, values, edges, labels, adjacency_counts)
 
 
 def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from diffclust import noise as noise_definition
-from diffclust.solvers.base import Answer, Request, answer_on_host
+from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
@@ -178,4 +178,4 @@ def solve(request: Request) -> Answer:
         )
     if request.if_infeasible == "raise":
         check_reached((edges[~is_broken, -1, ..., 0] >= 0).sum(-1), clusters[~is_broken], n, request.is_constrained)
-    return answer_on_host(request, values, edges, trees, adjacency_counts)
+    return host_answer(request, values, edges, trees, adjacency_counts)
