@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import check_at_least, framework_of, is_integer
+from diffclust.frameworks import check_at_least, framework_of
 
 __all__ = ["Gumbel", "Noise", "Normal", "sample"]
 
@@ -338,7 +338,5 @@ def check_integer(name: str, value: Any) -> int:
 
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
     """The two 32-bit words of the key; negative seeds (of signed integer types) count modulo 2^64."""
-    if not is_integer(seed):
-        raise TypeError(f"seed must be an integer, got {seed!r}.")
     seed = check_integer("seed", seed)
     return np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)

@@ -21,7 +21,6 @@ from diffclust.report.rows import choose_rows, edges_between
 from diffclust.report.slider import Cuts, cut, guards, renumber, slider_range
 from diffclust.similarity import negative_squared_distances
 from diffclust.stability import soft_connectivity
-from diffclust.suggestions import RowQuestion
 
 MOST_SHOWN = 2000  # points on a map, at most
 MATRIX_ROWS = 240  # rows of the connectivity matrix, at most
@@ -228,17 +227,16 @@ def _asked(data: ReportData, rows: NDArray[np.int64]) -> dict[str, Any]:
     asked = data.asked
     labelled = [data.class_name(code) for code in data.class_codes() if code not in data.withheld()]
     return {
-        "rows": [{"at": place[each.row], "why": _why(each)} for each in asked.rows],
+        "rows": [
+            {"at": place[each.row], "why": f"In {each.cluster}, {each.confidence:.0%} sure: {each.why}."}
+            for each in asked.rows
+        ],
         "pairs": [{"at": place[each.row], "other": place[each.other], "why": each.why} for each in asked.pairs],
         "suspects": [{"at": place[each.row], "why": each.why} for each in asked.suspects],
         "facts": {str(row): [[name, value] for name, value in facts] for row, facts in asked.facts.items()},
         "classes": labelled,
         "command": asked.command,
     }
-
-
-def _why(question: RowQuestion) -> str:
-    return f"In {question.cluster}, {question.confidence:.0%} sure: {question.why}."
 
 
 def _groupings(data: ReportData, rows: NDArray[np.int64]) -> list[dict[str, Any]]:

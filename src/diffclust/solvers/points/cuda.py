@@ -100,8 +100,8 @@ def _join(
     return n_left, number[component].astype(np.int32)
 
 
-def spanning_tree(points: torch.Tensor, metric: str, algorithm: str = "auto", progress: bool = False) -> Tree:
-    """The exact maximum spanning tree of all pairs of points (n, d), whatever the ``algorithm`` is called."""
+def spanning_tree(points: torch.Tensor, metric: str, progress: bool = False) -> Tree:
+    """The exact maximum spanning tree of all pairs of points (n, d)."""
     columns = torch.from_numpy(place(to_numpy(points), METRICS[metric]).T.copy()).to(points.device)
     n = columns.shape[1]
     component = np.arange(n, dtype=np.int32)
