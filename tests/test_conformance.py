@@ -36,6 +36,36 @@ def jax_solver(name="diffclust.solvers.xla"):
     return SimpleNamespace(solver=importlib.import_module(name), put=jnp.asarray, get=np.asarray, has_float64=False)
 
 
+def kernels_solver():
+    """JAX with Triton's kernels; without a GPU each call of a kernel goes to Triton's interpreter, through torch."""
+    pytest.importorskip("triton")
+    of_jax = jax_solver("diffclust.solvers.xla.kernels")
+    kernels = of_jax.solver
+
+    def solve(request):
+        settings, arrays = importlib.import_module("diffclust.solvers.xla.calls").split(request)
+        if not kernels.fit(settings, arrays):
+            pytest.skip("left to XLA")
+        if kernels.can_run():
+            return kernels.solve(request)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(kernels, "call", interpreted_call)
+            return kernels.find(settings, arrays)
+
+    of_jax.solver = SimpleNamespace(**{name: getattr(kernels, name) for name in kernels.__all__} | {"solve": solve})
+    return of_jax
+
+
+def interpreted_call(kernel, grid, warps, inputs, outputs, constants, reused=0, zeroed=()):
+    torch = pytest.importorskip("torch")
+    given = [each if isinstance(each, int) else torch.tensor(np.asarray(each)) for each in inputs]
+    kept = [each for each in given if not isinstance(each, int)][-reused or len(given) :]
+    fresh = [np.full(each.shape, 0 if place in zeroed else 85, each.dtype) for place, each in enumerate(outputs)]
+    written = [*map(torch.tensor, fresh[: len(fresh) - reused]), *kept]
+    kernel[grid](*given, *written, **constants, num_warps=warps)
+    return [importlib.import_module("jax.numpy").asarray(each.numpy()) for each in written]
+
+
 SOLVERS = {
     "reference": lambda: numpy_solver("diffclust.solvers.reference"),
     "cpu": lambda: numpy_solver("diffclust.solvers.cpu"),
@@ -43,10 +73,13 @@ SOLVERS = {
     "tensors": lambda: torch_solver("diffclust.solvers.cpu.tensors"),
     "cuda": lambda: torch_solver("diffclust.solvers.cuda", has_float64=False),
     "xla": jax_solver,
+    "kernels": kernels_solver,
 }
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name == "cuda")) for name in SOLVERS])
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in ("cuda", "kernels"))) for name in SOLVERS]
+)
 def backend(request):
     return SOLVERS[request.param]()
 

@@ -23,8 +23,9 @@ from diffclust import noise as definition  # noqa: E402
 from diffclust.noise import Draws  # noqa: E402
 from diffclust.solvers import Request, cpu, cuda  # noqa: E402
 from diffclust.solvers.cuda import greedy, launches, small  # noqa: E402
-from diffclust.solvers.cuda.trees import grow_tree, grow_tree_by_rounds  # noqa: E402
-from diffclust.solvers.cuda.weights import pitch_of  # noqa: E402
+from diffclust.solvers.kernels.launches import INTERPRETED  # noqa: E402
+from diffclust.solvers.kernels.trees import grow_tree, grow_tree_by_rounds  # noqa: E402
+from diffclust.solvers.kernels.weights import pitch_of  # noqa: E402
 from diffclust.solvers.points import cpu as points_cpu  # noqa: E402
 from diffclust.solvers.points import cuda as points_cuda  # noqa: E402
 from solving import request  # noqa: E402
@@ -32,7 +33,7 @@ from solving import request  # noqa: E402
 pytestmark = [] if ON_GPU else pytest.mark.slow
 
 DEVICE = "cuda" if ON_GPU else "cpu"
-assert ON_GPU or launches.INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
+assert ON_GPU or INTERPRETED.value, "triton was imported before TRITON_INTERPRET=1 was set"
 
 
 def on_device(value):
@@ -206,7 +207,8 @@ def test_more_trees_than_run_at_once(rng, monkeypatch, n, known):
     asked = request(similarity, 4, detail="draws", adjacency=True, if_infeasible="clamp", n_draws=2, **known)
     by_rounds = cuda.solve(asked)
     small_by_rounds = cuda.solve(asked._replace(detail="mean"))
-    monkeypatch.setattr(launches, "multiprocessors", lambda device: 0)
+    for module in (cuda, small):
+        monkeypatch.setattr(module, "multiprocessors", lambda device: 0)
     small._prepare_once.cache_clear()
     by_prim = cuda.solve(asked)
     small_by_prim = cuda.solve(asked._replace(detail="mean"))

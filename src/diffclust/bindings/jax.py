@@ -18,8 +18,9 @@ from diffclust.gradients import score_weights, value_gradient
 from diffclust.noise import check_integer
 from diffclust.solvers import Answer, Request, solver_for, xla
 from diffclust.solvers.checks import check_bounds, check_feasible, check_reached, symmetrise
-from diffclust.solvers.xla import Array, adjacency_counts, connectivity_products, host, jax, jnp
+from diffclust.solvers.xla import Array, adjacency_counts, connectivity_products, jax, jnp
 from diffclust.solvers.xla.calls import Arrays, as_words, join, split, varying
+from diffclust.solvers.xla.choice import fastest
 
 __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "value"]
 
@@ -78,10 +79,8 @@ def _without_derivative(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _solver(settings: Request) -> Callable[[Arrays], Answer]:
-    solver = solver_for(jnp.zeros(()), settings.draws.noise)
-
     def solve(arrays: Arrays) -> Answer:
-        return (host if host.is_faster(settings, arrays) else solver).solve(join(settings, arrays))
+        return fastest(settings, arrays).solve(join(settings, arrays))
 
     return _fold(solve)
 

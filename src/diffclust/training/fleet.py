@@ -196,8 +196,13 @@ class Fleet(pl.LightningModule):
         if not trained:  # a run goes on from a checkpoint in which all have stopped
             self.trainer.should_stop = True
             return
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+        cudnn = torch.backends.cudnn
+        benchmark = cudnn.benchmark
+        cudnn.benchmark = benchmark or not cudnn.deterministic  # the fastest algorithm is not always the same one
+        try:
             self._steps.run(block, trained)
+        finally:
+            cudnn.benchmark = benchmark
         self.done = self._steps.done
         for i in trained:
             self.networks[i].not_captured = self._steps.not_captured

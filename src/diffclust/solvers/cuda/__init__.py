@@ -1,31 +1,8 @@
-"""The forest solver for CUDA: Triton, noise made inside the kernels, a program for each (problem, draw).
+"""The forest solver for torch tensors on CUDA: which of the ``kernels`` are launched, and in which memory.
 
-**Idea.** The perturbed similarities of a draw are made once, as words of the order of their weights (``weights.py``).
-Prim reads one row of them in each round, with its whole state in registers: one 64-bit key for every vertex, its best
-edge to the tree. A key holds all that decides between edges, what counts most at the top::
-
-    bit 63   in the tree: sticky under the unsigned maximum of an update, last under the signed one of a choice
-    61 - 62  tier, where only edges inside blocks are wanted: 2 the same closure, 1 the same block, 0 all others
-    29 - 60  weight, a float32 mapped to an unsigned integer of the same order
-     1 - 28  complement of the edge (i, j), i < j, 14 bits each: equal weights go by smaller (i, j)
-     0       whether the new vertex is j
-
-so one maximum decides a round, ties included, and the keys of the rounds are the spanning tree. Where all trees grow at
-the same time, rounds of Borůvka's algorithm, which do not wait for single rows, take its place. The constrained forest
-comes out of that tree (docs/design.md): a walk over its sorted edges joins closures to blocks (``blocks.py``), and what
-is then left in pieces is connected, by programs that share the work of a draw (``inside.py``). General cannot-links go
-through ``greedy.agglomerate``, the greedy itself; which problems have them, only kernels know.
-
-**Cost.** A pair's noise takes some 50 instructions, once. Then a draw is n - 1 rounds of Prim, each of which waits for
-one row of words, and takes some 20 instructions a vertex; or about log₂ n rounds of Borůvka, each of which reads all
-words. Memory is 4 n² bytes for each draw in flight, of which there are as
-many as ``words_bytes`` allows. Nothing here waits for the device.
-
-The noise is that of :mod:`diffclust.noise` to the last bit, so kernels run with ``enable_fp_fusion=False``.
-
-The way of a draw: ``ready.py`` (symmetry, closures), ``weights.py``, ``trees.py``, ``forests.py`` (what is returned of
-a tree), ``blocks.py``, all three in ``draws.py``, then ``inside.py``; ``sums.py`` behind. ``small.py`` is all of that
-in one launch.
+The way of a request: ``small.py`` where one launch will do. Else ``ready.py`` (symmetry, closures), then the kernels in
+chunks of as many draws as ``words_bytes`` allows, then ``greedy.py`` for general cannot-links; ``sums.py`` behind.
+Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -38,10 +15,8 @@ import triton
 from diffclust import noise as definition
 from diffclust.noise import Draws
 from diffclust.solvers.base import Answer, Request
-from diffclust.solvers.cuda.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.cuda.greedy import solve_greedily
-from diffclust.solvers.cuda.inside import PARTS, grow_units
-from diffclust.solvers.cuda.launches import by_rounds, device_of, launch, warps_for
+from diffclust.solvers.cuda.launches import device_of, multiprocessors
 from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.small import fits_one_launch, mean_in_one_launch
 from diffclust.solvers.cuda.sums import (
@@ -52,7 +27,10 @@ from diffclust.solvers.cuda.sums import (
     mean_values,
     noise_sum,
 )
-from diffclust.solvers.cuda.weights import DRAWS_AT_ONCE, TILE, perturb, pitch_of
+from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
+from diffclust.solvers.kernels.inside import PARTS, grow_units
+from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, launch, warps_for, warps_inside
+from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, perturb, pitch_of
 
 __all__ = [
     "Draws",
@@ -63,9 +41,6 @@ __all__ = [
     "noise_sum",
     "solve",
 ]
-
-MAX_POINTS = 1 << 14  # an index has 14 bits in a key
-MAX_GRID = (1 << 16) - 1  # programs along the second axis of a launch
 
 
 def solve(request: Request) -> Answer:
@@ -143,14 +118,14 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
             solve_draws[(items,)](
                 words, n_clusters, ready.closures, ready.n_related, counts, *forests, keys, rows, numbers, *place,
                 CONSTRAINED=ready.form != "none", FREE=request.free or ready.form == "none",
-                CLAMP=request.if_infeasible == "clamp", ROUNDS=not with_labels and by_rounds(n, items, words.device),
+                CLAMP=request.if_infeasible == "clamp",
+                ROUNDS=not with_labels and by_rounds(n, items, multiprocessors(words.device)),
                 **rule, **wanted, **launch(warps),
             )  # fmt: skip
             if ready.form == "none":
                 continue
             if not with_labels:
-                narrow = min(max(32, block // 4), 512)
-                few = 1 if narrow <= 64 else narrow // 32  # a point a thread: more would be loaded one after another
+                narrow, few = warps_inside(block)
                 grow_units[(PARTS * items,)](
                     words, keys, rows, numbers, n, pitch, FIRST=request.must_link_first, BLOCK=block,
                     NARROW=narrow, N_PARTS=PARTS, WARPS=few, **launch(few),

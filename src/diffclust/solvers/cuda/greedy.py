@@ -9,13 +9,13 @@ import triton
 import triton.language as tl
 
 from diffclust.solvers.base import Request
-from diffclust.solvers.cuda.closures import have_form
-from diffclust.solvers.cuda.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
-from diffclust.solvers.cuda.keys import MISSING, ends_of, key_of, weight_of
-from diffclust.solvers.cuda.launches import launch, warps_for
-from diffclust.solvers.cuda.philox import draw_words
 from diffclust.solvers.cuda.ready import Ready
-from diffclust.solvers.cuda.weights import TILE, pitch_of, write_words
+from diffclust.solvers.kernels.closures import have_form
+from diffclust.solvers.kernels.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
+from diffclust.solvers.kernels.keys import MISSING, ends_of, key_of, weight_of
+from diffclust.solvers.kernels.launches import launch, warps_for
+from diffclust.solvers.kernels.philox import draw_words
+from diffclust.solvers.kernels.weights import TILE, pitch_of, write_words
 
 SCRATCH_BYTES = 1 << 30  # each draw in flight needs n x n
 

@@ -1,4 +1,4 @@
-"""How kernels are launched: with which options, on which device, and at little cost from the second time on."""
+"""Where torch launches kernels, and at little cost from the second time on."""
 
 from __future__ import annotations
 
@@ -7,34 +7,8 @@ import functools
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
-INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))  # by NumPy, in tests without a GPU
-
-
-def launch(num_warps: int) -> dict[str, Any]:
-    """The options of a launch."""
-    # A fused multiplication and addition would round once instead of twice: other noise than on other devices.
-    return {"num_warps": num_warps, "num_stages": 1, "enable_fp_fusion": False}
-
-
-def warps_for(n: int) -> int:
-    """Warps of a program that grows the tree of n points: what was fastest on an H200."""
-    for warps, largest in ((2, 64), (4, 128), (8, 256), (16, 512), (8, 1024), (16, 4096)):
-        if n <= largest:
-            return warps
-    return 32
-
-
-def by_rounds(n: int, n_trees: int, device: torch.device) -> bool:
-    """Whether trees grow by rounds of Borůvka's algorithm, see ``trees.py``.
-
-    That is faster than Prim's alone where all trees grow at the same time. Where they do not, Prim's takes fewer
-    registers, so that more of them fit.
-    """
-    at_once = multiprocessors(device) * max(1, 256 // triton.next_power_of_2(n))
-    return 1 < n <= 2048 and n_trees <= at_once
+from diffclust.solvers.kernels.launches import launch
 
 
 @functools.lru_cache

@@ -6,9 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.closures import closure_by_labels, closure_by_relation
-from diffclust.solvers.cuda.launches import device_of, launch
-from diffclust.solvers.cuda.philox import mean_of_two
+from diffclust.solvers.cuda.launches import device_of
+from diffclust.solvers.kernels.closures import closure_by_labels, closure_by_relation
+from diffclust.solvers.kernels.launches import launch
+from diffclust.solvers.kernels.philox import mean_of_two
 
 
 @triton.jit

@@ -8,28 +8,15 @@ import triton.language as tl
 
 from diffclust import noise as definition
 from diffclust.noise import Draws
-from diffclust.solvers.cuda.forests import add_to_counts
-from diffclust.solvers.cuda.launches import device_of, launch
-from diffclust.solvers.cuda.philox import draw_words, noise_of_block, philox
+from diffclust.solvers.cuda.launches import device_of
+from diffclust.solvers.kernels.forests import add_to_counts, mean_of_draws
+from diffclust.solvers.kernels.launches import launch
+from diffclust.solvers.kernels.philox import draw_words, noise_of_block, philox
 
 
 def _by_problem(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, copied only if a problem's part of it is not contiguous: ``forests.edges[:, 0]`` is used in place."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
-
-
-@triton.jit
-def mean_of_draws(values, n_draws, TWO: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean over draws of one problem's values, or of the gaps between its two solves, none of them below zero."""
-    total = tl.zeros((BLOCK,), tl.float64)
-    for start in range(0, n_draws, BLOCK):
-        draw = start + tl.arange(0, BLOCK)
-        value = tl.load(values + draw, mask=draw < n_draws, other=0.0, cache_modifier=".cg")
-        if TWO:
-            value -= tl.load(values + n_draws + draw, mask=draw < n_draws, other=0.0, cache_modifier=".cg")
-            value = tl.where(value < 0, 0.0, value)
-        total += value
-    return (tl.sum(total, axis=0) / n_draws).to(tl.float32)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from diffclust import noise as definition
-from diffclust.solvers.cuda.launches import INTERPRETED
+from diffclust.solvers.kernels.launches import INTERPRETED
 
 _ROUND_0, _ROUND_1 = tl.constexpr(int(definition._MULTIPLIER_0)), tl.constexpr(int(definition._MULTIPLIER_1))
 _WEYL_0, _WEYL_1 = tl.constexpr(int(definition._WEYL_0)), tl.constexpr(int(definition._WEYL_1))

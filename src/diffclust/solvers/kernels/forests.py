@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.keys import IN_TREE, ends_of, weight_of
-from diffclust.solvers.cuda.trees import find_roots
+from diffclust.solvers.kernels.keys import IN_TREE, ends_of, weight_of
+from diffclust.solvers.kernels.trees import find_roots
 
 
 @triton.jit
@@ -92,3 +92,17 @@ def write_forest(
         labels_out += out * n
         root = find_roots(labels_out, key, kept, n, BLOCK, JUMPS)
         number_trees(labels_out, smallest, numbers, root, failed, n)
+
+
+@triton.jit
+def mean_of_draws(values, n_draws, TWO: tl.constexpr, BLOCK: tl.constexpr):
+    """Mean over draws of one problem's values, or of the gaps between its two solves, none of them below zero."""
+    total = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, n_draws, BLOCK):
+        draw = start + tl.arange(0, BLOCK)
+        value = tl.load(values + draw, mask=draw < n_draws, other=0.0, cache_modifier=".cg")
+        if TWO:
+            value -= tl.load(values + n_draws + draw, mask=draw < n_draws, other=0.0, cache_modifier=".cg")
+            value = tl.where(value < 0, 0.0, value)
+        total += value
+    return (tl.sum(total, axis=0) / n_draws).to(tl.float32)

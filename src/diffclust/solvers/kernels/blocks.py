@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.closures import LABELLED, POINT
-from diffclust.solvers.cuda.keys import ends_of, weight_of
+from diffclust.solvers.kernels.closures import LABELLED, POINT
+from diffclust.solvers.kernels.keys import ends_of, weight_of
 
 LANES = tl.constexpr(32)  # edges that are looked up together, in one warp
 _ID_BITS = tl.constexpr(15)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.keys import (
+from diffclust.solvers.kernels.keys import (
     IN_TREE,
     MISSING,
     TIER_SHIFT,

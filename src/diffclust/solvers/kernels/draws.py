@@ -5,11 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.blocks import join_closures
-from diffclust.solvers.cuda.closures import POINT, have_form, joins_left
-from diffclust.solvers.cuda.forests import free_forest, rank_of, write_forest
-from diffclust.solvers.cuda.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, weight_of
-from diffclust.solvers.cuda.trees import fetch, grow_tree, grow_tree_by_rounds
+from diffclust.solvers.kernels.blocks import join_closures
+from diffclust.solvers.kernels.closures import POINT, have_form, joins_left
+from diffclust.solvers.kernels.forests import free_forest, rank_of, write_forest
+from diffclust.solvers.kernels.keys import TIER_SHIFT, WITHOUT_TIER, ends_of, weight_of
+from diffclust.solvers.kernels.trees import fetch, grow_tree, grow_tree_by_rounds
 
 # What a draw leaves behind for the next kernel: rows of n int32 numbers, and single numbers.
 BLOCKS, GROUPS, SIZES, UNITS, STARTS, CURSORS, MEMBERS, N_ROWS = (tl.constexpr(i) for i in range(8))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.draws import GROUPS, IS_CUT, MEMBERS, N_NUMBERS, N_ROWS, N_UNITS, SIZES, STARTS, UNITS
-from diffclust.solvers.cuda.keys import IN_TREE, key_of, largest_key, new_vertex_of, updated, weight_of
+from diffclust.solvers.kernels.draws import GROUPS, IS_CUT, MEMBERS, N_NUMBERS, N_ROWS, N_UNITS, SIZES, STARTS, UNITS
+from diffclust.solvers.kernels.keys import IN_TREE, key_of, largest_key, new_vertex_of, updated, weight_of
 
 PARTS = 16  # programs that share the units of a draw
 

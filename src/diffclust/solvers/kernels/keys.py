@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.philox import SIGN_BIT
+from diffclust.solvers.kernels.philox import SIGN_BIT
 
 _INDEX_BITS = tl.constexpr(14)
 _LARGEST_INDEX, _LARGEST_CODE = tl.constexpr((1 << 14) - 1), tl.constexpr((1 << 28) - 1)

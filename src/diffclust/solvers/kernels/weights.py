@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffclust.solvers.cuda.keys import word_of
-from diffclust.solvers.cuda.philox import draw_words, mean_of_two, noise_of_block, philox
+from diffclust.solvers.kernels.keys import word_of
+from diffclust.solvers.kernels.philox import draw_words, mean_of_two, noise_of_block, philox
 
 TILE = 16  # 2 x 2 blocks in a row of a tile
 DRAWS_AT_ONCE = 4  # for which a program reads its tile of the similarity once

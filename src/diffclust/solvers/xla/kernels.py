@@ -1,0 +1,403 @@
+"""The Triton kernels of ``solvers/kernels`` inside a JAX program, where the only device is one NVIDIA GPU.
+
+XLA's own rounds are launches of kernels, a few for each; these kernels make a round without leaving the GPU. JAX calls
+them by way of jaxlib's ``triton_kernel_call``, as Pallas and jax-triton do. A custom call takes arrays and returns
+others, so what one kernel leaves behind for the next is an output of the first and an input of the second, in the same
+memory. Each kernel here hands its arguments on in the order that the real one wants.
+
+A relation, noise or seeds of its own for each problem, other types than float32, and several devices are left to XLA.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import triton
+import triton.language as tl
+from jax import Array
+
+from diffclust.solvers import xla
+from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.kernels.closures import LABELLED
+from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
+from diffclust.solvers.kernels.inside import PARTS, grow_units
+from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, launch, warps_for, warps_inside
+from diffclust.solvers.kernels.small import N_OWN, PROGRAMS, SMALL, solve_and_mean
+from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, perturb, pitch_of
+from diffclust.solvers.xla.calls import Arrays, join, split
+from diffclust.solvers.xla.sums import (
+    adjacency_counts,
+    adjacency_products,
+    connectivity_counts,
+    connectivity_products,
+    noise_sum,
+)
+
+__all__ = [
+    "adjacency_counts",
+    "adjacency_products",
+    "connectivity_counts",
+    "connectivity_products",
+    "noise_sum",
+    "solve",
+]
+
+TYPES = {"float32": "*fp32", "int32": "*i32", "int64": "*i64", "uint32": "*u32"}
+WITHOUT_LIMIT = 1 << 31  # bytes for words where the device does not say how much memory it has
+
+
+def fit(settings: Request, arrays: Arrays) -> bool:
+    """Whether these kernels answer such a request."""
+    similarity, n = arrays.similarity, arrays.similarity.shape[-1]
+    return (
+        arrays.relation is None
+        and similarity.dtype == np.float32
+        and 1 < n <= MAX_POINTS
+        and len(similarity) * settings.draws.n_draws > 0
+        and len(similarity) <= MAX_GRID
+        and max(len(arrays.seed), len(arrays.first_draw), len(arrays.epsilon)) == 1
+    )
+
+
+@functools.cache
+def can_run() -> bool:
+    """Whether there is one NVIDIA GPU and nothing else, and a jaxlib that launches Triton's kernels."""
+    if jax.default_backend() != "gpu" or jax.device_count() > 1:
+        return False
+    try:
+        from jaxlib import gpu_triton
+
+        return bool(gpu_triton._cuda_triton) and hasattr(gpu_triton, "TritonKernelCall")
+    except (ImportError, AttributeError):
+        return False
+
+
+def solve(request: Request) -> Answer:
+    """Solve all problems and draws; see :func:`diffclust.solvers.xla.solve`."""
+    settings, arrays = split(request)
+    return _solve(settings, arrays)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _solve(settings: Request, arrays: Arrays) -> Answer:
+    """By these kernels, or by XLA's if the program is for another device after all."""
+    return jax.lax.platform_dependent(
+        arrays, cuda=functools.partial(find, settings), default=lambda arrays: xla.solve(join(settings, arrays))
+    )
+
+
+def find(settings: Request, arrays: Arrays) -> Answer:
+    """The answer, by kernels."""
+    arrays = arrays._replace(n_clusters=arrays.n_clusters.astype(jnp.int32))
+    if settings.detail == "mean" and arrays.similarity.shape[-1] <= SMALL:
+        return _mean_in_one_launch(settings, arrays)
+    similarity = 0.5 * arrays.similarity + 0.5 * arrays.similarity.swapaxes(-1, -2)
+    closures = jnp.zeros(4, jnp.int32) if arrays.labels is None else _closures(arrays.labels)
+    n_draws, at_once = settings.draws.n_draws, _draws_at_once(*similarity.shape[:2])
+    chunks = [
+        _find_chunk(settings, arrays._replace(similarity=similarity), closures, first, min(at_once, n_draws - first))
+        for first in range(0, n_draws, at_once)
+    ]
+    values = jnp.concatenate([chunk.values for chunk in chunks], 2)
+    adjacency = sum(chunk.counts for chunk in chunks).astype(jnp.float32) / n_draws if settings.adjacency else None
+    if settings.detail == "mean":
+        return Answer(mean_values(values), adjacency)
+    edges = jnp.concatenate([chunk.edges for chunk in chunks], 2)
+    labels = jnp.concatenate([chunk.labels for chunk in chunks], 2) if settings.detail == "forests" else None
+    return Answer(mean_values(values), adjacency, values, edges, labels)
+
+
+def _closures(labels: Array) -> Array:
+    """(problems, n) the closure of each point, see ``kernels/closures.py``."""
+    first = (labels[:, :, None] == labels[:, None, :]).argmax(-1).astype(jnp.int32)
+    return jnp.where(labels >= 0, first | LABELLED.value, jnp.arange(labels.shape[-1], dtype=jnp.int32))
+
+
+def _draws_at_once(n_problems: int, n: int) -> int:
+    """Of how many draws the words fit into an eighth of the device's memory."""
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 8 * WITHOUT_LIMIT)
+    return max(1, min(limit // 8 // (4 * n_problems * n * pitch_of(n)), MAX_GRID))
+
+
+def _multiprocessors() -> int:
+    return int(getattr(jax.devices()[0], "core_count", 64))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# A kernel in a program
+
+
+def call(
+    kernel: Any,
+    grid: tuple[int, ...],
+    warps: int,
+    inputs: Sequence[Array | int],
+    outputs: Sequence[jax.ShapeDtypeStruct],
+    constants: dict[str, Any],
+    reused: int = 0,
+    zeroed: Sequence[int] = (),
+) -> list[Array]:
+    """The arrays that a kernel writes, given those and the numbers that it reads.
+
+    Args:
+        kernel: takes inputs, outputs and constants, in this order.
+        grid: how many programs.
+        warps: of a program.
+        inputs: arrays and numbers of 32 bits.
+        outputs: types and shapes.
+        constants: what Triton compiles for, by name.
+        reused: how many of the last outputs are the last arrays of the inputs, changed.
+        zeroed: which outputs are zeros before.
+
+    Returns:
+        The outputs.
+    """
+    from jaxlib import gpu_triton
+
+    signature, attributes, parameters = {}, {}, []
+    for place, (name, each) in enumerate(zip(kernel.arg_names, [*inputs, *outputs], strict=False)):
+        if isinstance(each, int):
+            signature[name] = "i32"
+            parameters.append(gpu_triton.create_scalar_parameter(each, "i32"))
+        else:
+            signature[name] = TYPES[each.dtype.name]
+            clear = each.size * each.dtype.itemsize if place - len(inputs) in zeroed else 0
+            parameters.append(gpu_triton.create_array_parameter(clear, 16))
+        if not isinstance(each, int) or each % 16 == 0:
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    source = triton.compiler.ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, attributes)
+    capability = gpu_triton.get_compute_capability(0)
+    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options=launch(warps))
+    launched = gpu_triton.TritonKernelCall(
+        gpu_triton.TritonKernel(
+            compiled.metadata.name, warps, 1, compiled.metadata.shared, compiled.asm["ptx"], "", capability
+        ),
+        *(*grid, 1, 1)[:3],
+        parameters,
+    )
+    arrays = [each for each in inputs if not isinstance(each, int)]
+    n, m = len(arrays), len(outputs)
+    return jax.ffi.ffi_call(
+        "triton_kernel_call",
+        list(outputs),
+        input_output_aliases={n - i: m - i for i in range(1, reused + 1)},
+        custom_call_api_version=2,
+        legacy_backend_config=zlib.compress(launched.to_proto(kernel.__name__, b"")),  # type: ignore[arg-type]  # bytes will do
+    )(*arrays)
+
+
+def _of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@triton.jit
+def _integer(words):
+    """The integer of a low and a high word."""
+    return (tl.load(words).to(tl.uint64) | (tl.load(words + 1).to(tl.uint64) << 32)).to(tl.int64)
+
+
+@triton.jit
+def _as_keys(words):
+    """JAX has no integers of 64 bits unless told so: memory for keys is of twice as many of 32 bits."""
+    return words.to(tl.pointer_type(tl.int64))
+
+
+def _kind(settings: Request, arrays: Arrays) -> dict[str, bool]:
+    """What kernels are compiled for, as in ``cuda/``."""
+    constrained = arrays.labels is not None
+    return {
+        "CONSTRAINED": constrained,
+        "RELATION": False,
+        "FREE": settings.free or not constrained,
+        "FIRST": settings.must_link_first,
+        "CLAMP": constrained and settings.if_infeasible == "clamp",
+        "COUNTS": settings.adjacency,
+    }
+
+
+def _noise(settings: Request) -> dict[str, bool]:
+    # Noise times an epsilon of zero, which a compiled program cannot know, is no noise.
+    return {"NOISY": True, "GUMBEL": settings.draws.noise == "gumbel", "ANTITHETIC": settings.draws.antithetic}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Everything in one launch
+
+
+@triton.jit
+def _one_launch(
+    similarity, known, n_clusters, seed, first_draw, epsilon, n, pitch, n_draws, n_items,
+    means, adjacency, ended, counts, values, words, keys, rows,
+    BLOCK: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
+    CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr, FIRST: tl.constexpr, CLAMP: tl.constexpr,
+    SIZE: tl.constexpr, ROUNDS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    solve_and_mean(
+        similarity, known, known, means, adjacency, n_clusters, _integer(seed), _integer(first_draw),
+        tl.load(epsilon), ended, counts, values, words, _as_keys(keys), rows, n, pitch, n_draws, n_items,
+        BLOCK, COUNTS, NOISY, GUMBEL, ANTITHETIC, CONSTRAINED, RELATION, FREE, FIRST, CLAMP, SIZE, ROUNDS, WARPS,
+    )  # fmt: skip
+
+
+def _mean_in_one_launch(settings: Request, arrays: Arrays) -> Answer:
+    n_problems, n, _ = arrays.similarity.shape
+    n_draws, n_solves = settings.draws.n_draws, settings._replace(labels=arrays.labels).n_solves
+    n_items, warps, f32, i32 = n_problems * n_draws, warps_for(n), np.float32, np.int32
+    programs = min(n_items, PROGRAMS)
+    counted = _of(i32, *(n_problems, n, n) if settings.adjacency else (4,))
+    shares = _of(f32, *counted.shape)
+    outputs = [
+        _of(f32, n_problems), shares, _of(i32, n_problems), counted, _of(f32, n_problems, n_solves, n_draws),
+        _of(i32, programs, n, pitch_of(n)), _of(i32, programs, 2 * n, 2), _of(i32, programs, N_OWN.value, n),
+    ]  # fmt: skip
+    known = arrays.similarity if arrays.labels is None else arrays.labels
+    mean, adjacency, *_ = call(
+        _one_launch,
+        (programs,),
+        warps,
+        [
+            arrays.similarity,
+            known,
+            arrays.n_clusters,
+            arrays.seed,
+            arrays.first_draw,
+            arrays.epsilon,
+            n,
+            pitch_of(n),
+            n_draws,
+            n_items,
+        ],
+        outputs,
+        {
+            "BLOCK": triton.next_power_of_2(n),
+            **_kind(settings, arrays),
+            **_noise(settings),
+            "SIZE": TILE,
+            "ROUNDS": by_rounds(n, n_items, _multiprocessors()),
+            "WARPS": warps,
+        },
+        zeroed=(2, 3),
+    )
+    return Answer(mean, adjacency if settings.adjacency else None)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# A chunk of draws, in four launches
+
+
+class Forests(NamedTuple):
+    """Of a chunk of draws, as in :class:`Answer`; how often each edge is in them; what is not wanted has no meaning."""
+
+    counts: Array
+    edges: Array
+    labels: Array
+    values: Array
+
+
+@triton.jit
+def _perturb(
+    similarity, seed, first_draw, epsilon, n, pitch, first, n_chunk, words,
+    NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, SIZE: tl.constexpr, DRAWS: tl.constexpr,
+):  # fmt: skip
+    perturb(
+        similarity, words, _integer(seed), _integer(first_draw), tl.load(epsilon), n, pitch, first, n_chunk,
+        NOISY, GUMBEL, ANTITHETIC, SIZE, DRAWS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _solve_draws(
+    words, n_clusters, closures, n, pitch, n_chunk, n_solves, counts, edges, labels, values, keys, rows, numbers,
+    BLOCK: tl.constexpr, JUMPS: tl.constexpr, CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr,
+    FIRST: tl.constexpr, CLAMP: tl.constexpr, COUNTS: tl.constexpr, EDGES: tl.constexpr, WITH_LABELS: tl.constexpr,
+    ROUNDS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    solve_draws(
+        words, n_clusters, closures, closures, counts, edges, labels, values, _as_keys(keys), rows, numbers,
+        n, pitch, n_chunk, n_solves, 0, n_chunk, BLOCK, JUMPS, CONSTRAINED, RELATION, FREE, FIRST, CLAMP, COUNTS,
+        EDGES, WITH_LABELS, ROUNDS, WARPS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _grow_units(
+    words, n, pitch, old_keys, old_rows, old_numbers, keys, rows, numbers,
+    FIRST: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr, N_PARTS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    grow_units(words, _as_keys(keys), rows, numbers, n, pitch, FIRST, BLOCK, NARROW, N_PARTS, WARPS)
+
+
+@triton.jit
+def _write_constrained(
+    words, closures, n, pitch, n_chunk, n_solves,
+    old_counts, old_edges, old_labels, old_values, old_keys, old_rows, old_numbers,
+    counts, edges, labels, values, keys, rows, numbers,
+    BLOCK: tl.constexpr, JUMPS: tl.constexpr, RELATION: tl.constexpr, FIRST: tl.constexpr, COUNTS: tl.constexpr,
+    EDGES: tl.constexpr, WITH_LABELS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    write_constrained(
+        words, closures, closures, counts, edges, labels, values, _as_keys(keys), rows, numbers,
+        n, pitch, n_chunk, n_solves, 0, n_chunk, BLOCK, JUMPS, RELATION, FIRST, COUNTS, EDGES, WITH_LABELS, WARPS,
+    )  # fmt: skip
+
+
+def _find_chunk(settings: Request, arrays: Arrays, closures: Array, first: int, n_chunk: int) -> Forests:
+    """The forests of draws ``first`` to ``first + n_chunk`` of symmetric similarities."""
+    n_problems, n, _ = arrays.similarity.shape
+    n_solves, items = settings._replace(labels=arrays.labels).n_solves, n_problems * n_chunk
+    pitch, block, warps, i32 = pitch_of(n), triton.next_power_of_2(n), warps_for(n), np.int32
+    with_edges, with_labels = settings.detail != "mean", settings.detail == "forests"
+    nothing, shape = _of(i32, 4), (n_problems, n_solves, n_chunk)
+    forests = [
+        _of(i32, n_problems, n, n) if settings.adjacency else nothing,
+        _of(i32, *shape, n - 1, 2) if with_edges else nothing,
+        _of(i32, *shape, n) if with_labels else nothing,
+        _of(np.float32, *shape),
+    ]
+    scratch = [_of(i32, items, 2 * n, 2), _of(i32, items, N_ROWS.value, n), _of(i32, items, N_NUMBERS.value)]
+    kind = _kind(settings, arrays)
+    shared = {
+        "BLOCK": block, "JUMPS": (n - 1).bit_length(), "RELATION": False, "FIRST": kind["FIRST"],
+        "COUNTS": kind["COUNTS"], "EDGES": with_edges, "WITH_LABELS": with_labels, "WARPS": warps,
+    }  # fmt: skip
+    tiles = triton.cdiv(n, 2 * TILE)
+    (words,) = call(
+        _perturb,
+        ((tiles + 1) // 2 * (tiles + 1) * n_problems, triton.cdiv(n_chunk, DRAWS_AT_ONCE)),
+        4,
+        [arrays.similarity, arrays.seed, arrays.first_draw, arrays.epsilon, n, pitch, first, n_chunk],
+        [_of(i32, items, n, pitch)],
+        {**_noise(settings), "SIZE": TILE, "DRAWS": DRAWS_AT_ONCE},
+    )
+    rounds = not with_labels and by_rounds(n, items, _multiprocessors())
+    left = call(
+        _solve_draws,
+        (items,),
+        warps,
+        [words, arrays.n_clusters, closures, n, pitch, n_chunk, n_solves],
+        [*forests, *scratch],
+        {**kind, **shared, "ROUNDS": rounds},
+        zeroed=(0,),
+    )
+    if kind["CONSTRAINED"]:
+        if not with_labels:
+            narrow, few = warps_inside(block)
+            left[4:] = call(
+                _grow_units,
+                (PARTS * items,),
+                few,
+                [words, n, pitch, *left[4:]],
+                scratch,
+                {"FIRST": kind["FIRST"], "BLOCK": block, "NARROW": narrow, "N_PARTS": PARTS, "WARPS": few},
+                reused=3,
+            )
+        inputs = [words, closures, n, pitch, n_chunk, n_solves, *left]
+        left = call(_write_constrained, (items,), warps, inputs, [*forests, *scratch], shared, reused=7)
+    return Forests(*left[:4])
