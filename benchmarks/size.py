@@ -19,7 +19,7 @@ import tokenize
 AREAS = {
     "bindings, several ranks": r"(bindings/(?!triton)|distributed)",
     "similarities, expectations, stability": r"(gradients|perturbed|similarity|stability)",
-    "solvers for CPU and JAX": r"solvers/(cpu/(greedy|noise|philox|sums|tensors|threads|trees)|xla/(?!choice|host|kernels)|tree)",
+    "solvers for CPU and JAX": r"solvers/(cpu/(?!__|walk)|xla/(?!choice|host|kernels)|tree)",
     "trees from points": r"solvers/points/(boruvka|cpu|cuda|metrics|neighbours|progress|reachability|tiles)",
     "training loop, checkpoints, fleets": r"training/(callbacks|checkpoints|fleet|loop)",
     "report: pictures, maps, sliders, file": r"report/(cuts|images|maps|rows|slider|write)",
@@ -33,7 +33,7 @@ AREAS = {
     "runs": r"runs(.py|/(?!again|describe|place))",
     "report: what it shows": r"report/",
     "command line": r"(__main__|bench|cli|files|messages)",
-    "speed: walks, blocks of steps, forks": r"(solvers/(cpu|kernels|points|xla)|bindings/|training/steps|processes|threads)",
+    "speed: walks, kernels, forks": r"(solvers/(cpu|kernels|points|xla)|bindings/|training/steps|processes|threads)",
     "any noise, edge lists": r"solvers/",
     "which cut, how many, how sure": r"(confidence|cuts|evidence|how_many|placing|samples|votes|training/)",
     "asking, doubt, refits": r"(answers|continuation|doubt|knowledge|mistakes|suggestions|runs/again)",
