@@ -113,7 +113,7 @@ def normal_pair(word_0: Any, word_1: Any) -> tuple[Any, Any]:
 def gumbel(word: Any) -> Any:
     """A standard Gumbel variable, -log(E) with E = -log(1 - v) exponential; below 22.9."""
     v, rest = uniform(word), uniform(MASK - word)
-    # Near v = 0 the log of `rest`, rounded near 1, would lose what -log(1 - v) lives on: there log1p(-v) is taken.
+    # Near v = 0, `rest` is rounded near 1, and its log has lost the digits of -log(1 - v). There log1p(-v) is taken.
     near = np.float32(v < _QUARTER)
     return -log(-(near * log_polynomial(-np.minimum(v, _QUARTER)) + (_ONE - near) * log(rest)))
 

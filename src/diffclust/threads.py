@@ -29,7 +29,7 @@ SMALL_SET = 2**36  # coordinates of all pairs of rows: a search for neighbours t
 class _OneThreadState:
     """How many threads are inside of :func:`one_thread`, and torch's number of threads before the first of them.
 
-    To set it in one thread changes what torch says in another that has not asked before.
+    Setting it in one thread changes what torch reports in other threads that have not asked yet.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def ignored_warnings(category: type[Warning] = Warning, message: str = "", modul
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # another library may have put back a list of before
+        with contextlib.suppress(ValueError):  # another library may have restored an older list
             filters.remove(ignored)
 
 
@@ -141,7 +141,7 @@ def solver_threads(wanted: int) -> int:
 
 
 def is_small_set(rows: Any) -> bool:
-    """Whether work on all pairs of rows (n, ...) is a small job. What is no array is not known to be one."""
+    """Whether work on all pairs of rows (n, ...) is a small job. Of anything but an array that is not known."""
     shape = tuple(getattr(rows, "shape", ()))
     return bool(shape) and shape[0] * math.prod(shape) < SMALL_SET
 

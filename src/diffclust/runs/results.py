@@ -23,6 +23,7 @@ from diffclust.mistakes import FILES, Suspects
 from diffclust.placing import joined_rows
 from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
 from diffclust.tables import read_table
+from diffclust.tables.arrays import load_array, load_arrays, member
 from diffclust.tables.cells import is_anndata
 from diffclust.tables.frames import as_frame, is_frame
 
@@ -259,16 +260,14 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     with (folder / "clusters.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     confidence, novelty = (np.array([float(row[name]) for row in rows]) for name in ("confidence", "novelty"))
-    with np.load(folder / "hierarchy.npz", allow_pickle=False) as saved:
-        tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
+    saved = _read_arrays(folder / "hierarchy.npz")
+    tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
     if not ((tree.edges >= 0) & (tree.edges < tree.n_points)).all():  # compiled code reads by them
         raise damaged(folder / "hierarchy.npz", f"its edges are not between {tree.n_points} rows")
-    with np.load(folder / KNOWN, allow_pickle=False) as saved:
-        known = Known(**saved)
     return Run(
         folder,
         module,
-        np.load(folder / "embeddings.npy", allow_pickle=False),
+        load_array(folder / "embeddings.npy"),
         np.array([int(row["cluster"]) for row in rows]),
         metrics["cluster_names"],
         confidence,
@@ -276,5 +275,10 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
         tree,
         metrics,
         settings,
-        known,
+        Known(**_read_arrays(folder / KNOWN)),
     )
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    with load_arrays(path) as arrays:
+        return {name: member(arrays, name, path) for name in arrays}
