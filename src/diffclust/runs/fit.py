@@ -112,7 +112,6 @@ def fit_run(
         "data": _fingerprint(table, knowledge),
         "source": table.source,
         "class_names": table.class_names,
-        "columns": table.columns,
         "encoding": table.encoding,
     }
     if resume and (folder / SETTINGS).exists():

@@ -9,15 +9,12 @@ function fillScores() {
   if (D.scoredRows !== null)
     $("scored").textContent = `Scored on ${count(D.scoredRows, "row")} whose labels nobody was told.`;
   const bestValues = columns.map(({ best }, c) => {
-    const values = methods.map((row) => row.values[c]).filter((value) => typeof value === "number");
-    return values.length && best !== null ? Math[best](...values) : null;
+    const values = methods.map((row) => row.values[c]).filter((value) => value !== null);
+    return values.length ? Math[best](...values) : null;
   });
-  const shown = (value, best) => (Number.isInteger(value) && best === null ? `${value}` : value.toFixed(3));
   const cell = (value, c) => {
-    const { best, title } = columns[c];
     const name = value !== null && value === bestValues[c] ? "number best" : "number";
-    const text = value === null ? "–" : typeof value === "number" ? shown(value, best) : value;
-    return make("td", { class: name, "data-name": title }, text);
+    return make("td", { class: name, "data-name": columns[c].title }, value === null ? "–" : value.toFixed(3));
   };
   const body = methods.map(({ method, ours, values }) =>
     make("tr", { class: ours ? "ours" : null }, make("td", {}, method), ...values.map(cell)),
