@@ -20,10 +20,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
-def exact_convolutions(monkeypatch):
+def exact_convolutions():
     """On a GPU they otherwise round to ten bits and sum in any order, and steps make little differences large."""
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        yield
 
 
 def make_data(n=160, seed=0):
@@ -183,7 +183,8 @@ def test_a_run_in_which_all_have_stopped_takes_no_more_steps(tmp_path, monkeypat
 
 def train_and_save(configs, folder):
     x, y, ys = make_data()
-    fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder=folder)
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):  # of this process
+        fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder=folder)
 
 
 @pytest.mark.slow

@@ -183,7 +183,13 @@ PACKAGES = {
     "sentence_transformers": "sentence-transformers",
     "sklearn": "scikit-learn",
 }
-COME_ALONG = {"joblib": "scikit-learn", "llvmlite": "numba", "threadpoolctl": "scikit-learn", "triton": "torch"}
+COME_ALONG = {
+    "jaxlib": "jax",
+    "joblib": "scikit-learn",
+    "llvmlite": "numba",
+    "threadpoolctl": "scikit-learn",
+    "triton": "torch",
+}
 USED_IF_INSTALLED = {"scanpy"}
 USED_BY_OTHERS = {"pyarrow", "tensorboard"}  # by pandas and by Lightning
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from diffclust.solvers import xla
@@ -15,12 +16,15 @@ def fastest(settings: Request, arrays: Arrays) -> Solver:
     if not isinstance(settings.draws.noise, str) or host.is_faster(settings, arrays):
         return host
     kernels = _kernels()
-    return kernels if kernels is not None and kernels.can_run() and kernels.fit(settings, arrays) else xla
+    return xla if kernels is None or not kernels.fit(settings, arrays) else kernels
 
 
+@functools.cache
 def _kernels() -> Any:
+    """The solver of Triton's kernels, if it can run here. Triton comes with torch, or alone."""
     try:
         from diffclust.solvers.xla import kernels
-    except ImportError:  # without Triton, which comes with torch or alone
+        from diffclust.solvers.xla.launches import can_run
+    except ImportError:
         return None
-    return kernels
+    return kernels if can_run() else None

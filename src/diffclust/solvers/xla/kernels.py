@@ -1,9 +1,9 @@
 """The Triton kernels of ``solvers/kernels`` inside a JAX program, where the only device is one NVIDIA GPU.
 
 XLA's own rounds are launches of kernels, a few for each; these kernels make a round without leaving the GPU. JAX calls
-them by way of jaxlib's ``triton_kernel_call``, as Pallas and jax-triton do. A custom call takes arrays and returns
-others, so what one kernel leaves behind for the next is an output of the first and an input of the second, in the same
-memory. Each kernel here hands its arguments on in the order that the real one wants.
+them as custom calls (``launches.py``). Such a call takes arrays and returns others. So what one kernel leaves behind
+for the next is an output of the first and an input of the second, in the same memory. Each kernel here hands its
+arguments on in the order that the real one wants.
 
 A relation, noise or seeds of its own for each problem, other types than float32, and several devices are left to XLA.
 """
@@ -11,9 +11,8 @@ A relation, noise or seeds of its own for each problem, other types than float32
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +26,11 @@ from diffclust.solvers.base import Answer, Request, mean_values
 from diffclust.solvers.kernels.closures import LABELLED
 from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.kernels.inside import PARTS, grow_units
-from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, launch, warps_for, warps_inside
+from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, warps_for, warps_inside
 from diffclust.solvers.kernels.small import N_OWN, PROGRAMS, SMALL, solve_and_mean
 from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, perturb, pitch_of
 from diffclust.solvers.xla.calls import Arrays, join, split
+from diffclust.solvers.xla.launches import as_keys, call, empty, integer, multiprocessors
 from diffclust.solvers.xla.sums import (
     adjacency_counts,
     adjacency_products,
@@ -48,7 +48,6 @@ __all__ = [
     "solve",
 ]
 
-TYPES = {"float32": "*fp32", "int32": "*i32", "int64": "*i64", "uint32": "*u32"}
 WITHOUT_LIMIT = 1 << 31  # bytes for words where the device does not say how much memory it has
 
 
@@ -63,19 +62,6 @@ def fit(settings: Request, arrays: Arrays) -> bool:
         and len(similarity) <= MAX_GRID
         and max(len(arrays.seed), len(arrays.first_draw), len(arrays.epsilon)) == 1
     )
-
-
-@functools.cache
-def can_run() -> bool:
-    """Whether there is one NVIDIA GPU and nothing else, and a jaxlib that launches Triton's kernels."""
-    if jax.default_backend() != "gpu" or jax.device_count() > 1:
-        return False
-    try:
-        from jaxlib import gpu_triton
-
-        return bool(gpu_triton._cuda_triton) and hasattr(gpu_triton, "TritonKernelCall")
-    except (ImportError, AttributeError):
-        return False
 
 
 def solve(request: Request) -> Answer:
@@ -105,7 +91,9 @@ def find(settings: Request, arrays: Arrays) -> Answer:
         for first in range(0, n_draws, at_once)
     ]
     values = jnp.concatenate([chunk.values for chunk in chunks], 2)
-    adjacency = sum(chunk.counts for chunk in chunks).astype(jnp.float32) / n_draws if settings.adjacency else None
+    adjacency = None
+    if settings.adjacency:
+        adjacency = functools.reduce(jnp.add, [chunk.counts for chunk in chunks]).astype(jnp.float32) / n_draws
     if settings.detail == "mean":
         return Answer(mean_values(values), adjacency)
     edges = jnp.concatenate([chunk.edges for chunk in chunks], 2)
@@ -123,90 +111,6 @@ def _draws_at_once(n_problems: int, n: int) -> int:
     """Of how many draws the words fit into an eighth of the device's memory."""
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 8 * WITHOUT_LIMIT)
     return max(1, min(limit // 8 // (4 * n_problems * n * pitch_of(n)), MAX_GRID))
-
-
-def _multiprocessors() -> int:
-    return int(getattr(jax.devices()[0], "core_count", 64))
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# A kernel in a program
-
-
-def call(
-    kernel: Any,
-    grid: tuple[int, ...],
-    warps: int,
-    inputs: Sequence[Array | int],
-    outputs: Sequence[jax.ShapeDtypeStruct],
-    constants: dict[str, Any],
-    reused: int = 0,
-    zeroed: Sequence[int] = (),
-) -> list[Array]:
-    """The arrays that a kernel writes, given those and the numbers that it reads.
-
-    Args:
-        kernel: takes inputs, outputs and constants, in this order.
-        grid: how many programs.
-        warps: of a program.
-        inputs: arrays and numbers of 32 bits.
-        outputs: types and shapes.
-        constants: what Triton compiles for, by name.
-        reused: how many of the last outputs are the last arrays of the inputs, changed.
-        zeroed: which outputs are zeros before.
-
-    Returns:
-        The outputs.
-    """
-    from jaxlib import gpu_triton
-
-    signature, attributes, parameters = {}, {}, []
-    for place, (name, each) in enumerate(zip(kernel.arg_names, [*inputs, *outputs], strict=False)):
-        if isinstance(each, int):
-            signature[name] = "i32"
-            parameters.append(gpu_triton.create_scalar_parameter(each, "i32"))
-        else:
-            signature[name] = TYPES[each.dtype.name]
-            clear = each.size * each.dtype.itemsize if place - len(inputs) in zeroed else 0
-            parameters.append(gpu_triton.create_array_parameter(clear, 16))
-        if not isinstance(each, int) or each % 16 == 0:
-            attributes[(place,)] = [["tt.divisibility", 16]]
-    source = triton.compiler.ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, attributes)
-    capability = gpu_triton.get_compute_capability(0)
-    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options=launch(warps))
-    launched = gpu_triton.TritonKernelCall(
-        gpu_triton.TritonKernel(
-            compiled.metadata.name, warps, 1, compiled.metadata.shared, compiled.asm["ptx"], "", capability
-        ),
-        *(*grid, 1, 1)[:3],
-        parameters,
-    )
-    arrays = [each for each in inputs if not isinstance(each, int)]
-    n, m = len(arrays), len(outputs)
-    return jax.ffi.ffi_call(
-        "triton_kernel_call",
-        list(outputs),
-        input_output_aliases={n - i: m - i for i in range(1, reused + 1)},
-        custom_call_api_version=2,
-        legacy_backend_config=zlib.compress(launched.to_proto(kernel.__name__, b"")),  # type: ignore[arg-type]  # bytes will do
-    )(*arrays)
-
-
-def _of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-@triton.jit
-def _integer(words):
-    """The integer of a low and a high word."""
-    return (tl.load(words).to(tl.uint64) | (tl.load(words + 1).to(tl.uint64) << 32)).to(tl.int64)
-
-
-@triton.jit
-def _as_keys(words):
-    """JAX has no integers of 64 bits unless told so: memory for keys is of twice as many of 32 bits."""
-    return words.to(tl.pointer_type(tl.int64))
 
 
 def _kind(settings: Request, arrays: Arrays) -> dict[str, bool]:
@@ -234,14 +138,17 @@ def _noise(settings: Request) -> dict[str, bool]:
 @triton.jit
 def _one_launch(
     similarity, known, n_clusters, seed, first_draw, epsilon, n, pitch, n_draws, n_items,
-    means, adjacency, ended, counts, values, words, keys, rows,
+    means, adjacency, zeros, values, words, keys, rows,
     BLOCK: tl.constexpr, COUNTS: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,
     CONSTRAINED: tl.constexpr, RELATION: tl.constexpr, FREE: tl.constexpr, FIRST: tl.constexpr, CLAMP: tl.constexpr,
     SIZE: tl.constexpr, ROUNDS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
+    ended = zeros  # one array, because each costs a launch of its own to clear
+    if COUNTS:
+        ended += (n_items // n_draws) * n * n
     solve_and_mean(
-        similarity, known, known, means, adjacency, n_clusters, _integer(seed), _integer(first_draw),
-        tl.load(epsilon), ended, counts, values, words, _as_keys(keys), rows, n, pitch, n_draws, n_items,
+        similarity, known, known, means, adjacency, n_clusters, integer(seed), integer(first_draw),
+        tl.load(epsilon), ended, zeros, values, words, as_keys(keys), rows, n, pitch, n_draws, n_items,
         BLOCK, COUNTS, NOISY, GUMBEL, ANTITHETIC, CONSTRAINED, RELATION, FREE, FIRST, CLAMP, SIZE, ROUNDS, WARPS,
     )  # fmt: skip
 
@@ -251,39 +158,32 @@ def _mean_in_one_launch(settings: Request, arrays: Arrays) -> Answer:
     n_draws, n_solves = settings.draws.n_draws, settings._replace(labels=arrays.labels).n_solves
     n_items, warps, f32, i32 = n_problems * n_draws, warps_for(n), np.float32, np.int32
     programs = min(n_items, PROGRAMS)
-    counted = _of(i32, *(n_problems, n, n) if settings.adjacency else (4,))
-    shares = _of(f32, *counted.shape)
-    outputs = [
-        _of(f32, n_problems), shares, _of(i32, n_problems), counted, _of(f32, n_problems, n_solves, n_draws),
-        _of(i32, programs, n, pitch_of(n)), _of(i32, programs, 2 * n, 2), _of(i32, programs, N_OWN.value, n),
-    ]  # fmt: skip
+    shares = (n_problems, n, n) if settings.adjacency else (4,)
     known = arrays.similarity if arrays.labels is None else arrays.labels
+    noise = (arrays.seed, arrays.first_draw, arrays.epsilon)
     mean, adjacency, *_ = call(
         _one_launch,
         (programs,),
         warps,
+        [arrays.similarity, known, arrays.n_clusters, *noise, n, pitch_of(n), n_draws, n_items],
         [
-            arrays.similarity,
-            known,
-            arrays.n_clusters,
-            arrays.seed,
-            arrays.first_draw,
-            arrays.epsilon,
-            n,
-            pitch_of(n),
-            n_draws,
-            n_items,
+            empty(f32, n_problems),
+            empty(f32, *shares),
+            empty(i32, math.prod(shares) + n_problems),
+            empty(f32, n_problems, n_solves, n_draws),
+            empty(i32, programs, n, pitch_of(n)),
+            empty(i32, programs, 2 * n, 2),
+            empty(i32, programs, N_OWN.value, n),
         ],
-        outputs,
         {
             "BLOCK": triton.next_power_of_2(n),
             **_kind(settings, arrays),
             **_noise(settings),
             "SIZE": TILE,
-            "ROUNDS": by_rounds(n, n_items, _multiprocessors()),
+            "ROUNDS": by_rounds(n, n_items, multiprocessors()),
             "WARPS": warps,
         },
-        zeroed=(2, 3),
+        zeroed=(2,),
     )
     return Answer(mean, adjacency if settings.adjacency else None)
 
@@ -307,7 +207,7 @@ def _perturb(
     NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, SIZE: tl.constexpr, DRAWS: tl.constexpr,
 ):  # fmt: skip
     perturb(
-        similarity, words, _integer(seed), _integer(first_draw), tl.load(epsilon), n, pitch, first, n_chunk,
+        similarity, words, integer(seed), integer(first_draw), tl.load(epsilon), n, pitch, first, n_chunk,
         NOISY, GUMBEL, ANTITHETIC, SIZE, DRAWS,
     )  # fmt: skip
 
@@ -320,7 +220,7 @@ def _solve_draws(
     ROUNDS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     solve_draws(
-        words, n_clusters, closures, closures, counts, edges, labels, values, _as_keys(keys), rows, numbers,
+        words, n_clusters, closures, closures, counts, edges, labels, values, as_keys(keys), rows, numbers,
         n, pitch, n_chunk, n_solves, 0, n_chunk, BLOCK, JUMPS, CONSTRAINED, RELATION, FREE, FIRST, CLAMP, COUNTS,
         EDGES, WITH_LABELS, ROUNDS, WARPS,
     )  # fmt: skip
@@ -331,7 +231,7 @@ def _grow_units(
     words, n, pitch, old_keys, old_rows, old_numbers, keys, rows, numbers,
     FIRST: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr, N_PARTS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    grow_units(words, _as_keys(keys), rows, numbers, n, pitch, FIRST, BLOCK, NARROW, N_PARTS, WARPS)
+    grow_units(words, as_keys(keys), rows, numbers, n, pitch, FIRST, BLOCK, NARROW, N_PARTS, WARPS)
 
 
 @triton.jit
@@ -343,7 +243,7 @@ def _write_constrained(
     EDGES: tl.constexpr, WITH_LABELS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     write_constrained(
-        words, closures, closures, counts, edges, labels, values, _as_keys(keys), rows, numbers,
+        words, closures, closures, counts, edges, labels, values, as_keys(keys), rows, numbers,
         n, pitch, n_chunk, n_solves, 0, n_chunk, BLOCK, JUMPS, RELATION, FIRST, COUNTS, EDGES, WITH_LABELS, WARPS,
     )  # fmt: skip
 
@@ -354,14 +254,14 @@ def _find_chunk(settings: Request, arrays: Arrays, closures: Array, first: int, 
     n_solves, items = settings._replace(labels=arrays.labels).n_solves, n_problems * n_chunk
     pitch, block, warps, i32 = pitch_of(n), triton.next_power_of_2(n), warps_for(n), np.int32
     with_edges, with_labels = settings.detail != "mean", settings.detail == "forests"
-    nothing, shape = _of(i32, 4), (n_problems, n_solves, n_chunk)
+    nothing, shape = empty(i32, 4), (n_problems, n_solves, n_chunk)
     forests = [
-        _of(i32, n_problems, n, n) if settings.adjacency else nothing,
-        _of(i32, *shape, n - 1, 2) if with_edges else nothing,
-        _of(i32, *shape, n) if with_labels else nothing,
-        _of(np.float32, *shape),
+        empty(i32, n_problems, n, n) if settings.adjacency else nothing,
+        empty(i32, *shape, n - 1, 2) if with_edges else nothing,
+        empty(i32, *shape, n) if with_labels else nothing,
+        empty(np.float32, *shape),
     ]
-    scratch = [_of(i32, items, 2 * n, 2), _of(i32, items, N_ROWS.value, n), _of(i32, items, N_NUMBERS.value)]
+    scratch = [empty(i32, items, 2 * n, 2), empty(i32, items, N_ROWS.value, n), empty(i32, items, N_NUMBERS.value)]
     kind = _kind(settings, arrays)
     shared = {
         "BLOCK": block, "JUMPS": (n - 1).bit_length(), "RELATION": False, "FIRST": kind["FIRST"],
@@ -373,10 +273,10 @@ def _find_chunk(settings: Request, arrays: Arrays, closures: Array, first: int, 
         ((tiles + 1) // 2 * (tiles + 1) * n_problems, triton.cdiv(n_chunk, DRAWS_AT_ONCE)),
         4,
         [arrays.similarity, arrays.seed, arrays.first_draw, arrays.epsilon, n, pitch, first, n_chunk],
-        [_of(i32, items, n, pitch)],
+        [empty(i32, items, n, pitch)],
         {**_noise(settings), "SIZE": TILE, "DRAWS": DRAWS_AT_ONCE},
     )
-    rounds = not with_labels and by_rounds(n, items, _multiprocessors())
+    rounds = not with_labels and by_rounds(n, items, multiprocessors())
     left = call(
         _solve_draws,
         (items,),
