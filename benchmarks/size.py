@@ -19,7 +19,7 @@ import tokenize
 AREAS = {
     "bindings, several ranks": r"(bindings/(?!triton)|distributed)",
     "similarities, expectations, stability": r"(gradients|perturbed|similarity|stability)",
-    "solvers for CPU and JAX": r"solvers/(cpu/(?!__|walk)|xla/(?!choice|host|kernels)|tree)",
+    "solvers for CPU and JAX": r"solvers/(cpu/(?!__|walk)|xla/(?!choice|host|ke|la)|tree)",
     "trees from points": r"solvers/points/(boruvka|cpu|cuda|metrics|neighbours|progress|reachability|tiles)",
     "training loop, checkpoints, fleets": r"training/(callbacks|checkpoints|fleet|loop)",
     "report: pictures, maps, sliders, file": r"report/(cuts|images|maps|rows|slider|write)",
