@@ -19,7 +19,7 @@ from typer.testing import CliRunner  # noqa: E402
 from diffclust import cli, messages, report, training  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs import load_run  # noqa: E402
-from diffclust.runs.folder import FILES, FORMAT, MANIFEST  # noqa: E402
+from diffclust.runs.folder import FILES, FORMAT, MANIFEST, write_manifest  # noqa: E402
 
 N = 24
 TRUTH = np.arange(N) % 3
@@ -192,6 +192,19 @@ def test_200_corruptions_are_right_or_refused(home):
     assert counts.total() == 200
     assert min(counts.values()) > 20
     print(counts)
+
+
+@pytest.mark.parametrize(
+    "change", [{"edges": np.full((N - 1, 2), N)}, {"edges": np.zeros((N - 1, 1), int)}, {"n_fixed": -9}]
+)
+def test_compiled_code_does_not_read_outside_of_a_tree(change, home):
+    """Whoever changes a file can change its hash as well."""
+    folder = copy("run")
+    with np.load(folder / "hierarchy.npz") as saved:
+        np.savez(folder / "hierarchy.npz", **{**saved, **change})
+    write_manifest(folder)
+    with pytest.raises(ValueError, match=r"hierarchy\.npz is damaged: its edges"):
+        load_run(folder)
 
 
 def rewrite(change):

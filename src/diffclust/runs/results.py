@@ -262,8 +262,9 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     confidence, novelty = (np.array([float(row[name]) for row in rows]) for name in ("confidence", "novelty"))
     saved = _read_arrays(folder / "hierarchy.npz")
     tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
-    if not ((tree.edges >= 0) & (tree.edges < tree.n_points)).all():  # compiled code reads by them
-        raise damaged(folder / "hierarchy.npz", f"its edges are not between {tree.n_points} rows")
+    inside = ((tree.edges >= 0) & (tree.edges < tree.n_points)).all() and 0 <= tree.n_fixed <= len(tree.edges)
+    if not inside or tree.edges.shape != (len(tree.weights), 2):  # compiled code reads by them
+        raise damaged(folder / "hierarchy.npz", f"its edges are not those of a tree of {tree.n_points} rows")
     return Run(
         folder,
         module,
