@@ -1,34 +1,41 @@
 """``training.fit`` on a GPU: the captured step against single steps, its time beside ``fit_many``'s, and a cold start.
 
-    PYTHONPATH=src python benchmarks/fit_gpu.py            # about two minutes
+    PYTHONPATH=src python benchmarks/fit_gpu.py            # about five minutes
+    PYTHONPATH=src python benchmarks/fit_gpu.py 3 7        # two of the sections
 
-The digits and the CNN of `make demo`. Six sections, each with what to expect:
+The digits and the CNN of `make demo`. Seven sections, each with what to expect:
 
 1. Agreement: losses of the first steps, and k-means of the embeddings, captured and one by one.
 2. Times in one process after a first call, best of three: fit / fit_many of one network is to be at most 1.2.
-3. The first call in a fresh process, cut into its parts; with Triton's cache empty and full. A training of 300 steps
-   with checkpoints, as the command does it, is to take under 3 s with a full cache.
+3. The first call in a fresh process, cut into its parts; with Triton's cache empty and full, kernels compiled ahead in
+   threads and one after the other at their first launch. A training of 300 steps with checkpoints, as the command does
+   it, is to take under 3 s, and its losses are to be the same bits each time.
 4. The kernels of a captured step.
 5. A training with the cuDNN benchmark that `fit_many` switches on and `fit` does not.
 6. LeNet steps (`benchmarks/gpu.py --lenet`), with Triton's kernels of the similarity and with torch's. Goals for "our
    loss": batch 64 at most 1.10, 256 1.15, 1024 1.3.
+7. NCCL on one GPU: what a CUDA graph holds of one rank's collectives, and what two ranks on one GPU are told.
 """
 
 import argparse
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 STARTED = time.perf_counter()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 AFTER_TORCH = time.perf_counter()
 
@@ -88,8 +95,25 @@ def warm_times() -> None:
     print(f"as the command trains, a checkpoint every 15 steps: 300 steps {as_command:.2f} s")
 
 
-def cold(many: bool, folder: str) -> None:
+def compile_at_first_launch() -> None:
+    """Kernels as they were compiled before: one after the other, others for losses without a gradient."""
+    from diffclust.solvers import cuda
+    from diffclust.solvers.kernels import ahead
+
+    training.module.ForestModule.rehearse = lambda self, data, device: None  # type: ignore[method-assign]
+    ahead.start_triton = lambda: []
+    cuda.COUNTED = 0
+
+
+def cold(how: str, folder: str) -> None:
     """In a process of its own: where the first seconds go."""
+    many = how == "many"
+    if how == "before":
+        compile_at_first_launch()
+    logging.basicConfig()
+    for logger in ("diffclust.cuda", "diffclust.training"):
+        logging.getLogger(logger).setLevel(logging.DEBUG)  # what was not compiled ahead
+    torch.backends.cudnn.deterministic = True  # so that losses can be compared
     now = time.perf_counter
     marks: list[tuple[str, float]] = [("import torch", AFTER_TORCH), ("import diffclust.training", AFTER_IMPORTS)]
 
@@ -106,22 +130,28 @@ def cold(many: bool, folder: str) -> None:
 
     def marked(function: Callable[..., Any], name: str, before: str | None = None) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **options: Any) -> None:
-            if before is not None and len(marks) < 6:
+            if before is not None:
                 mark(before)
             function(*arguments, **options)
             mark(name)
 
         return wrapped
 
-    Steps.__init__ = marked(prepare, "rows to the device", "data, network, trainer")  # type: ignore[method-assign]
+    Module = training.module.ForestModule
+    Module.rehearse = marked(Module.rehearse, "rehearsal", "data, network")  # type: ignore[method-assign]
+    Steps.__init__ = marked(prepare, "rows to the device", "trainer")  # type: ignore[method-assign]
     Steps._take_step = marked(take, "a step without graph")  # type: ignore[method-assign]
     Steps._capture = marked(capture, "capture")  # type: ignore[method-assign]
     Steps.run = marked(run, "replays of a block")  # type: ignore[method-assign]
     start = now()
     module = train(300, many=many, folder=None if many else folder, validate_every=100 if many else 15)
     mark("last checkpoint, back to the CPU")
-    name, how = "fit_many" if many else "fit", module.not_captured or "captured"
-    print(f"training.{name}: {now() - start:.2f} s for 300 steps, {how}")
+    name, steps = "fit_many" if many else "fit", module.not_captured or "captured"
+    print(f"training.{name}: {now() - start:.2f} s for 300 steps, {steps}")
+    threads = [each.name for each in threading.enumerate() if each.name.startswith("diffclust-compile")]
+    print(f"    threads left: {threads}; kernels in the cache: {len(cubins())}")
+    measured = [each["loss"] for each in module.final_noise_losses]
+    np.savez(Path(folder) / "losses.npz", curve=module.loss_curve, measured=measured)
     spent: dict[str, list[float]] = defaultdict(list)
     before = STARTED
     for name, at in marks:
@@ -134,14 +164,38 @@ def cold(many: bool, folder: str) -> None:
         print(f"    {name:38} {shown} s", flush=True)
 
 
+def cubins() -> list[Path]:
+    return list(Path(os.environ["TRITON_CACHE_DIR"]).glob("*/*.cubin"))
+
+
 def cold_starts() -> None:
-    with tempfile.TemporaryDirectory() as cache:
-        for name, many in (("empty", False), ("full", False), ("full", True)):
-            print(f"\nTriton's cache {name}:")
+    found: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+    with tempfile.TemporaryDirectory() as caches:
+        # The first process reads torch's libraries from the disk.
+        for name, how, cache in (
+            ("first process, empty", "before", "first"),
+            ("empty, as before", "before", "before"),
+            ("full, as before", "before", "before"),
+            ("empty", "ahead", "ahead"),
+            ("full", "ahead", "ahead"),
+            ("empty, again", "ahead", "again"),
+            ("full, again", "ahead", "again"),
+            ("full, fit_many", "many", "ahead"),
+        ):
+            print(f"\nTriton's cache {name}:", flush=True)
+            environment = {**os.environ, "TRITON_CACHE_DIR": f"{caches}/{cache}"}
             with tempfile.TemporaryDirectory() as folder:
-                command = [sys.executable, __file__, "--cold", "many" if many else "one", "--folder", folder]
-                subprocess.run(command, env={**os.environ, "TRITON_CACHE_DIR": cache}, timeout=100, check=False)
-    print("EXPECTED: under 3 s for fit with a full cache")
+                command = [sys.executable, __file__, "--cold", how, "--folder", folder]
+                subprocess.run(command, env=environment, timeout=100, check=True)
+                with np.load(f"{folder}/losses.npz") as file:
+                    found[name] = file["curve"], file["measured"]
+    del found["full, fit_many"]  # it chooses other convolutions
+    curve, measured = found["empty, as before"]
+    for name, (other, at_final_noise) in found.items():
+        n_same = int((curve == other).cumprod().sum())
+        same = np.array_equal(measured, at_final_noise)
+        print(f"{name}: the same bits in the first {n_same} of {len(curve)} losses; all at the final noise: {same}")
+    print("EXPECTED: under 3 s for fit with a full cache, and with an empty one; no threads left; all losses the same")
 
 
 def kernels() -> None:
@@ -176,16 +230,91 @@ def lenet() -> None:
     gpu.lenet_table(0.3)
 
 
+def nccl() -> None:
+    print("one rank, all_reduce and all_gather in a CUDA graph:", flush=True)
+    run_ranks(1)
+    print("two ranks on one GPU:", flush=True)
+    run_ranks(2)
+    print("EXPECTED: one rank replays its graph; two ranks are refused (duplicate GPU)")
+
+
+def run_ranks(n: int) -> None:
+    """Starts ``n`` ranks of this script, and prints what they say or that they hang."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--ranks", str(n), "--folder", folder, "--rank"]
+        started = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for rank in range(n)
+        ]
+        for rank, process in enumerate(started):
+            try:
+                said = process.communicate(timeout=90)[0]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                said = "no answer within 90 s\n" + process.communicate()[0]
+            lines = said.strip().splitlines()
+            print(*(f"    rank {rank}: {line[:300]}" for line in lines[-12:]), sep="\n", flush=True)
+
+
+def be_rank(rank: int, n: int, folder: str) -> None:
+    """In a process of its own: collectives, then the same in a graph that is replayed; results are checked."""
+    import datetime
+
+    from torch import distributed
+
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    store, patience = f"file://{folder}/store", datetime.timedelta(seconds=30)
+    try:
+        torch.cuda.set_device(0)
+        distributed.init_process_group("nccl", init_method=store, rank=rank, world_size=n, timeout=patience)
+        given, total = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
+        parts = torch.zeros(n, 1000, device="cuda")
+
+        def collect() -> None:
+            total.copy_(given * 2)
+            distributed.all_reduce(total)
+            distributed.all_gather_into_tensor(parts, given)
+
+        collect()  # the first call makes the communicator, which a capture may not
+        torch.cuda.synchronize()
+        print(f"NCCL {torch.cuda.nccl.version()}, not captured: works", flush=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            collect()
+        right = []
+        for replay in range(1, 4):
+            given.fill_(replay + rank)
+            graph.replay()
+            torch.cuda.synchronize()
+            sums, each = sum(2 * (replay + r) for r in range(n)), torch.arange(n, device="cuda") + replay
+            right.append(bool((total == sums).all()) and bool((parts == each[:, None]).all()))
+        print(f"captured: {len(right)} replays, right: {right}", flush=True)
+        del graph
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        os._exit(1)  # a group that failed may not end
+    distributed.destroy_process_group()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cold", choices=("one", "many"), help=argparse.SUPPRESS)
+    parser.add_argument("sections", nargs="*", type=int, default=range(1, 8), metavar="SECTION")
+    parser.add_argument("--cold", choices=("before", "ahead", "many"), help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cold is not None:
-        cold(arguments.cold == "many", arguments.folder)
+        cold(arguments.cold, arguments.folder)
+        return
+    if arguments.rank is not None:
+        be_rank(arguments.rank, arguments.ranks, arguments.folder)
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {dataclasses.asdict(make_config(300))}\n")
-    for number, section in enumerate((agreement, warm_times, cold_starts, kernels, cudnn, lenet), 1):
+    sections = (agreement, warm_times, cold_starts, kernels, cudnn, lenet, nccl)
+    for number, section in enumerate(sections, 1):
+        if number not in arguments.sections:
+            continue
         print(f"\n--- {number}. {section.__name__} ({time.perf_counter() - STARTED:.0f} s)", flush=True)
         try:
             section()

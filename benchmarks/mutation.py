@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/diffclust")
-GPU_FILES = ("solvers/cuda/*", "solvers/points/cuda.py")
+GPU_FILES = ("solvers/cuda/*", "solvers/kernels/*", "solvers/points/cuda.py")
 GPU_WORDS = re.compile(r'"cuda"|is_cuda|on_gpu|_until_capture|_graph\b|_streams')
 GPU_FUNCTIONS = {"_captured", "_on_streams"}  # of training/fleet.py: CUDA graphs
 SKIPPED_TESTS = {"test_cuda", "test_torch_cuda", "test_examples", "test_experiments", "test_sweep", "test_images"}

@@ -18,6 +18,7 @@ from triton.runtime.jit import JITFunction
 from diffclust.bindings import triton_similarity
 from diffclust.noise import Draws
 from diffclust.solvers import Request, cuda
+from diffclust.solvers.kernels import ahead
 
 TARGET = GPUTarget("cuda", 90, 32)
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.int64: "i64", torch.int32: "i32", torch.int8: "i8"}
@@ -34,6 +35,7 @@ def type_of(value: Any) -> str:
 
 def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
     """In place of ``JITFunction.run``, which compiles and launches."""
+    assert isinstance(self, ahead._Kernel), f"{self.__name__} would be launched in a rehearsal: decorate it as a kernel"
     names = [each.name for each in self.params]
     values = dict(zip(names, arguments, strict=False)) | {n: options.pop(n) for n in names if n in options}
     constants = {each.name: values[each.name] for each in self.params if each.is_constexpr}

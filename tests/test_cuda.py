@@ -109,18 +109,26 @@ def rng():
     return np.random.default_rng(0)
 
 
-def test_kernels_compile_for_a_gpu(tmp_path):
-    """The interpreter does not check types. Machine code can be made without a GPU."""
-    script = Path(__file__).with_name("compile_kernels.py")
+def run_compiler(script, folder):
+    """What a script prints that compiles machine code, which needs no GPU, but no interpreter either."""
     settings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     result = subprocess.run(
-        [sys.executable, script],
-        env=settings | {"TRITON_CACHE_DIR": str(tmp_path)},
+        [sys.executable, Path(__file__).with_name(script), folder],
+        env=settings | {"TRITON_CACHE_DIR": str(folder)},
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stderr[-3000:]
-    assert int(result.stdout.split()[0]) > 50
+    return result.stdout
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """The interpreter does not check types."""
+    assert int(run_compiler("compile_kernels.py", tmp_path).split()[0]) > 50
+
+
+def test_kernels_are_compiled_ahead(tmp_path):
+    assert run_compiler("compile_ahead.py", tmp_path) == "compiled ahead\n"
 
 
 # ---------------------------------------------------------------------------------------------------- noise

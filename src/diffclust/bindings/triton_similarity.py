@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from diffclust.solvers.kernels.ahead import kernel
+
 LARGEST = 2**15  # points, so that entries are counted in 32 bits
 PROGRAMS = 128  # that share a sum
 BLOCK = 1024  # entries
@@ -41,7 +43,7 @@ def _load_sums(sums, problem, PROGRAMS: tl.constexpr):
     return tl.sum(tl.load(place), 0), tl.sum(tl.load(place + 1), 0)
 
 
-@triton.jit
+@kernel
 def _sum_half_distances(gram, sums, n, size, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums of half distances and of their squares."""
     problem = tl.program_id(1).to(tl.int64)
@@ -54,7 +56,7 @@ def _sum_half_distances(gram, sums, n, size, PROGRAMS: tl.constexpr, BLOCK: tl.c
     _store_sums(sums, problem, first, second, PROGRAMS)
 
 
-@triton.jit
+@kernel
 def _standardize(gram, sums, s, scale, n, size, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
     """Similarity s = (h - mean(h)) * scale, and scale = 1 / std(h); zeros where all h are equal."""
     problem = tl.program_id(1).to(tl.int64)
@@ -68,7 +70,7 @@ def _standardize(gram, sums, s, scale, n, size, PROGRAMS: tl.constexpr, BLOCK: t
     tl.store(scale + problem, factor, tl.program_id(0) == 0)
 
 
-@triton.jit
+@kernel
 def _sum_cotangents(cotangent, s, sums, size, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums of G and of G ∘ s."""
     problem = tl.program_id(1).to(tl.int64)
@@ -82,7 +84,7 @@ def _sum_cotangents(cotangent, s, sums, size, PROGRAMS: tl.constexpr, BLOCK: tl.
     _store_sums(sums, problem, first, second, PROGRAMS)
 
 
-@triton.jit
+@kernel
 def _weigh(cotangent, s, sums, w, n, size, PROGRAMS: tl.constexpr, TILE: tl.constexpr):
     """W = G + Gᵀ - s mean((G + Gᵀ) ∘ s)."""
     problem = tl.program_id(2).to(tl.int64)
@@ -97,7 +99,7 @@ def _weigh(cotangent, s, sums, w, n, size, PROGRAMS: tl.constexpr, TILE: tl.cons
     tl.store(w + here, g - factor * tl.load(s + here, inside, 0), inside)
 
 
-@triton.jit
+@kernel
 def _finish(w, product, x, sums, scale, gradient, n, d, size, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
     """(W x - (W 1 - mean(W 1)) x) * scale, a row of it."""
     problem, row = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)

@@ -354,6 +354,12 @@ class ForestData(pl.LightningDataModule):
             return rows, None
         return rows, torch.stack([self.moves_of_step(step, rows.shape[1]) for step in steps])  # type: ignore[misc]
 
+    def first_batch(self, device: torch.device) -> tuple[Tensor, Constraints]:
+        """The rows of the first step and what is known about them, on the device."""
+        rows, moves = (None if each is None else each[0].to(device) for each in self.block(range(1)))
+        assert rows is not None
+        return self.take("training", rows, moves)
+
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Block | tuple[Tensor, Constraints]:
         """Numbers of rows → the rows and what is known about them, on the device; a block stays what it is."""
         name, *others = batch

@@ -117,6 +117,7 @@ def fit_many(
             enable_model_summary=False,
             plugins=[WholeCheckpoints()],
         )
+        members[0].rehearse(data[0], trainer.strategy.root_device)
         small = all(needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)
         with interruptible(rank_group), one_thread(small):
             trainer.fit(

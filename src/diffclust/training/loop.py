@@ -117,6 +117,10 @@ def fit(
     """
     rows, labels, apart, config = as_problem(config, x, y)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
+    if config.has_kernels and choose_device(config.device) == "cuda":
+        from diffclust.solvers.kernels.ahead import start_triton
+
+        start_triton()
     state = None if resume is None else check_checkpoint(resume)
     data = ForestData(config, rows, labels, None if validation is None else as_rows_and_labels(*validation), apart)
     with private_random_state(), quiet_lightning(), ExitStack() as stack:
@@ -152,6 +156,8 @@ def fit(
             enable_model_summary=False,
             default_root_dir=place,
         )
+        if trainer.world_size == 1:
+            module.rehearse(data, trainer.strategy.root_device)
         reason = why_single_steps(config, trainer, callbacks)
         data.in_blocks = not reason
         module.not_captured = reason if trainer.strategy.root_device.type == "cuda" else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,10 +17,11 @@ from diffclust.constraints import UNKNOWN, Constraints
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.metrics import SCORES
-from diffclust.training.data import LONGEST_BLOCK, Block
+from diffclust.training.data import LONGEST_BLOCK, Block, ForestData
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import Steps, seed_step
 
+LOG = logging.getLogger("diffclust.training")
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
 CURVE_POINTS = 30  # at most, of the curve at the final noise
 LEAST_STEPS = 20  # between two of them, so that they cost little
@@ -211,13 +213,29 @@ class ForestModule(pl.LightningModule):
         if self.loss.noise_scale is not None and step % every == 0:
             self._measure_at_final_noise(step)
 
+    def rehearse(self, data: ForestData, device: torch.device) -> None:
+        """On a GPU, starts to compile what the loss of a step needs, in threads. Nothing waits for it but the loss."""
+        if device.type != "cuda" or not self.config.has_kernels:
+            return
+        from diffclust.solvers.kernels.ahead import compile_only
+
+        counter = self.loss.get_buffer("noise_counter")
+        before = counter.clone()
+        try:
+            with compile_only(device):
+                rows, known = data.first_batch(device)
+                n, width = known.n_points, int(self.config.embedding_dim)
+                embeddings = torch.linspace(0, 1, n * width, device=rows.device).reshape(n, width)
+                self.loss(embeddings.requires_grad_(), known).backward()
+        except Exception as error:  # the first step raises it, too
+            LOG.debug("Kernels are not compiled ahead: %s: %s", type(error).__name__, error)
+        counter.copy_(before)
+
     @torch.no_grad()
     def _measure_at_final_noise(self, step: int) -> None:
         """Appends to ``final_noise_losses``. Batch and draws are those of the first step; nothing else changes."""
         if self._first_batch is None:
-            data = self.trainer.datamodule  # type: ignore[attr-defined]
-            rows, moves = (None if each is None else each[0].to(self.device) for each in data.block(range(1)))
-            self._first_batch = data.take("training", rows, moves)
+            self._first_batch = self.trainer.datamodule.first_batch(self.device)  # type: ignore[attr-defined]
         x, known = self._first_batch
         counter, modes = self.loss.get_buffer("noise_counter"), [(each, each.training) for each in self.modules()]
         self.eval()  # the loss then has the final noise and does not move its counter

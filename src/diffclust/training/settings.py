@@ -153,6 +153,11 @@ class TrainingConfig:
             raise ValueError("n_clusters=None is decided by what is known: use config.resolve(row_shape, knowledge).")
         return self.n_clusters
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether the loss of a step on a GPU is kernels that Triton compiles, and no code of the user's."""
+        return self.objective == "forest" and isinstance(self.noise, str) and isinstance(self.similarity, str)
+
     def rate(self, step: int) -> float:
         """The learning rate of a step as a share of ``learning_rate``."""
         if step < self.warmup_steps:

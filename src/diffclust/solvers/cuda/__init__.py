@@ -42,6 +42,8 @@ __all__ = [
     "solve",
 ]
 
+COUNTED = 2048  # points up to which edges are counted for a mean even if nobody asks: with the same kernels
+
 
 def solve(request: Request) -> Answer:
     """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`.
@@ -49,9 +51,12 @@ def solve(request: Request) -> Answer:
     Similarities of any float dtype are computed in float32. Seed and first draw are integers, or int64 scalars on the
     device, which only the kernels read. Nothing waits for the device, so whether k is reached is never checked.
     """
-    similarity, k, draws = request.similarity, request.n_clusters, request.draws
+    similarity = request.similarity
     _check_size(similarity.shape[-1])
-    definition.kernel_of(draws.noise)
+    definition.kernel_of(request.draws.noise)
+    if request.detail == "mean" and not request.adjacency and similarity.shape[-1] <= COUNTED:
+        return solve(request._replace(adjacency=True))._replace(adjacency=None)
+    k, draws = request.n_clusters, request.draws
     if fits_one_launch(request):
         return mean_in_one_launch(request)
     if isinstance(k, int):

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from diffclust.solvers.base import Request
 from diffclust.solvers.cuda.ready import Ready
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.closures import have_form
 from diffclust.solvers.kernels.forests import add_to_counts, number_trees, rank_of, value_of, write_edges
 from diffclust.solvers.kernels.keys import MISSING, ends_of, key_of, weight_of
@@ -108,10 +109,11 @@ def _agglomerate(
     open_blocks = may_open & (MUST_LINK_FIRST == 0)
     nearest = tl.zeros((BLOCK,), tl.int32)
     nearest_key = tl.full((BLOCK,), -1, tl.int64)
-    nearest_key, nearest = _refresh(alive, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
+    pending = alive
     n_edges = 0
     running = failed == 0
     while running:
+        nearest_key, nearest = _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
         best = tl.max(nearest_key, axis=0)
         pending = t < 0
         if best >= 0:
@@ -166,7 +168,6 @@ def _agglomerate(
             running = may_open & (open_blocks == 0)
             open_blocks = may_open
             pending = alive & running
-        nearest_key, nearest = _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_blocks, n)
 
     tl.debug_barrier()
     is_edge = t < n_edges
@@ -182,7 +183,7 @@ def _agglomerate(
         number_trees(labels_out + out * n, rows, rows + n, tl.where(t < n, tree, 0), failed, n)
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters"])
+@kernel(do_not_specialize=["seed", "first_draw", "n_clusters"])
 def agglomerate(
     similarity, n_clusters, relation, closures, n_related, seed, first_draw, epsilon,
     counts, edges_out, labels_out, values_out, words, keys, rows, matrices, aparts, n_problems, n, pitch, n_draws,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from diffclust.solvers.kernels.ahead import in_rehearsal
 from diffclust.solvers.kernels.launches import launch
 
 
@@ -60,7 +61,7 @@ class Launch:
         """
         compiled, pointers = self._compiled, [tensor.data_ptr() for tensor in tensors]
         aligned = not [pointer for pointer in pointers if pointer % 16]  # else Triton compiles another kernel
-        if aligned and compiled is not None:
+        if aligned and compiled is not None and not in_rehearsal():
             compiled.run(
                 self._programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
                 *pointers, *numbers, *self._pointers, *self._constants,

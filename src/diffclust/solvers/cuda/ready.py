@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from diffclust.solvers.cuda.launches import device_of
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.closures import closure_by_labels, closure_by_relation
 from diffclust.solvers.kernels.launches import launch
 from diffclust.solvers.kernels.philox import mean_of_two
@@ -26,7 +27,7 @@ def _symmetrise(similarity, out, counts, n, tile, COUNTS: tl.constexpr, SIZE: tl
         tl.store(counts + here, 0, mask=inside)
 
 
-@triton.jit
+@kernel
 def _make_ready(
     similarity, out, counts, known, closures, n_related, n, n_tiles,
     COUNTS: tl.constexpr, LABELS: tl.constexpr, RELATION: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,

@@ -9,6 +9,7 @@ import triton.language as tl
 from diffclust import noise as definition
 from diffclust.noise import Draws
 from diffclust.solvers.cuda.launches import device_of
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.forests import add_to_counts, mean_of_draws
 from diffclust.solvers.kernels.launches import launch
 from diffclust.solvers.kernels.philox import draw_words, noise_of_block, philox
@@ -19,7 +20,7 @@ def _by_problem(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
-@triton.jit
+@kernel
 def _mean(values, means, n_draws, TWO: tl.constexpr, BLOCK: tl.constexpr):
     problem = tl.program_id(0).to(tl.int64)
     tl.store(means + problem, mean_of_draws(values + problem * n_draws * (2 if TWO else 1), n_draws, TWO, BLOCK))
@@ -35,7 +36,7 @@ def mean_values(values: torch.Tensor) -> torch.Tensor:
     return means
 
 
-@triton.jit
+@kernel
 def _count_edges(edges, counts, n, n_edges, BLOCK: tl.constexpr):
     """Add the edges of one problem's first solve, all draws in a row, to its counts; subtract those of the second."""
     solve, problem = tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -58,7 +59,7 @@ def adjacency_counts(edges: torch.Tensor, n: int) -> torch.Tensor:
     return counts
 
 
-@triton.jit
+@kernel
 def _count_pairs(labels, labels_stride, counts, n, n_draws, BLOCK: tl.constexpr):
     """A tile of the matrix that counts the draws in which i and j share a tree."""
     problem = tl.program_id(2).to(tl.int64)
@@ -87,7 +88,7 @@ def connectivity_counts(labels: torch.Tensor) -> torch.Tensor:
     return counts
 
 
-@triton.jit
+@kernel
 def _multiply_edges(cotangent, edges, edges_stride, products, n, n_draws, BLOCK: tl.constexpr):
     """One draw's sum of the cotangent over its edges, both ways."""
     draw, problem = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -117,7 +118,7 @@ def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Te
     return products.to(dtype)
 
 
-@triton.jit
+@kernel
 def _multiply_pairs(cotangent, labels, labels_stride, partial, n, n_draws, DRAWS: tl.constexpr, BLOCK: tl.constexpr):
     """A tile's share of <cotangent, M> for ``DRAWS`` draws: the tile is read once for all of them."""
     tiles = tl.cdiv(n, BLOCK)
@@ -158,7 +159,7 @@ def _score(z, GUMBEL: tl.constexpr):
     return 1.0 - tl.exp(-z) if GUMBEL else z
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw"])
+@kernel(do_not_specialize=["seed", "first_draw"])
 def _weigh_noise(
     weights, seed, first_draw, out, n, n_draws,
     DRAWS: tl.constexpr, BLOCK: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.blocks import join_closures
 from diffclust.solvers.kernels.closures import POINT, have_form, joins_left
 from diffclust.solvers.kernels.forests import free_forest, rank_of, write_forest
@@ -92,7 +93,7 @@ def _list_units(rows, slots, group, key, inside, n, FIRST: tl.constexpr, BLOCK: 
     return tl.sum(is_unit.to(tl.int32), axis=0)
 
 
-@triton.jit(do_not_specialize=["first", "n_chunk"])
+@kernel(do_not_specialize=["first", "n_chunk"])
 def solve_draws(
     words, n_clusters, closures, n_related, counts, edges_out, labels_out, values_out, keys, rows, numbers,
     n, pitch, n_draws, n_solves, first, n_chunk,
@@ -177,7 +178,7 @@ def _grow_again(
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["first", "n_chunk"])
+@kernel(do_not_specialize=["first", "n_chunk"])
 def write_constrained(
     words, closures, n_related, counts, edges_out, labels_out, values_out, keys, rows, numbers,
     n, pitch, n_draws, n_solves, first, n_chunk,

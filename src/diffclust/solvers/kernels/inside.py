@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.draws import GROUPS, IS_CUT, MEMBERS, N_NUMBERS, N_ROWS, N_UNITS, SIZES, STARTS, UNITS
 from diffclust.solvers.kernels.keys import IN_TREE, key_of, largest_key, new_vertex_of, updated, weight_of
 
@@ -31,7 +32,7 @@ def _grow(words, slots, v, exists, inside, u, size, pitch, WARPS: tl.constexpr):
     return n_missing > 0
 
 
-@triton.jit
+@kernel
 def grow_units(
     words, keys, rows, numbers, n, pitch,
     FIRST: tl.constexpr, BLOCK: tl.constexpr, NARROW: tl.constexpr, N_PARTS: tl.constexpr, WARPS: tl.constexpr,

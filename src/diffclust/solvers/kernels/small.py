@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.blocks import join_closures
 from diffclust.solvers.kernels.closures import LABELLED, POINT, have_form, joins_left
 from diffclust.solvers.kernels.draws import forest_in_blocks, inside_blocks, sorted_tree
@@ -88,7 +89,7 @@ def _constrained_forest(
         tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw", "n_clusters", "n_items"])
+@kernel(do_not_specialize=["seed", "first_draw", "n_clusters", "n_items"])
 def solve_and_mean(
     similarity, known, n_related, means, adjacency, n_clusters, seed, first_draw, epsilon,
     ended, counts, values, words, keys, rows, n, pitch, n_draws, n_items,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from diffclust.solvers.kernels.ahead import kernel
 from diffclust.solvers.kernels.keys import word_of
 from diffclust.solvers.kernels.philox import draw_words, mean_of_two, noise_of_block, philox
 
@@ -73,7 +74,7 @@ def write_tile(
     tl.store(words + j[:, None] * pitch + i[None, :], tl.trans(word), mask=tl.trans(inside))
 
 
-@triton.jit(do_not_specialize=["seed", "first_draw", "first", "n_chunk"])
+@kernel(do_not_specialize=["seed", "first_draw", "first", "n_chunk"])
 def perturb(
     similarity, words, seed, first_draw, epsilon, n, pitch, first, n_chunk,
     NOISY: tl.constexpr, GUMBEL: tl.constexpr, ANTITHETIC: tl.constexpr, SIZE: tl.constexpr, DRAWS: tl.constexpr,
