@@ -26,7 +26,7 @@ AREAS = {
     "operators, losses, constraints, modules": r"(__init__|_typing|constraints|forest|frameworks|losses|metric|nn|noise"
     r"|problems|validation)",
     "contract of solvers, CUDA, search": r"solvers/(__|base|checks|compiled|ref|points/(__|search)|cpu/__"
-    r"|(cuda|kernels)/(?!blocks|closures|draws|inside|weights))",
+    r"|(cuda|kernels)/(?!ahead|blocks|closures|draws|inside|weights))",
     "estimators": r"(cluster|embedding|partition)",
     "training: settings, batches, network": r"(training/(?!steps|retraining)|backbones)",
     "tables": r"tables(.py|/(__init__|arrays|frames|known|read|table))",
