@@ -358,7 +358,7 @@ MISTAKES = {
     "cut of labels": (["x.npy", *LABELS, "--cut", "classifier", "--clusters", "4"], "needs a labelled class for each"),
     "backbone": (["x.npy", *LABELS, "--backbone", "resnet"], "backbone must be one of"),
     "cnn on a table": (["x.npy", *LABELS, "--backbone", "cnn"], "needs images"),
-    "device": (["x.npy", *LABELS, "--device", "tpu"], "--device tpu must be auto, cpu or cuda"),
+    "device": (["x.npy", *LABELS, "--device", "tpu"], "--device tpu must be 'auto', 'cpu' or 'cuda'"),
     "noise": (["x.npy", *LABELS, "--epsilon", "inf"], "epsilon must be above 0 and finite"),
     "out is a file": (["x.npy", *LABELS, "--out", "y.npy"], "--out y.npy is a file"),
     "out is below a file": (["x.npy", *LABELS, "--out", "y.npy/run"], "--out y.npy/run cannot be written"),

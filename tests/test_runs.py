@@ -446,7 +446,7 @@ def test_no_cuda(tmp_path, monkeypatch):
 def test_devices(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto") == "cuda"
-    with pytest.raises(ValueError, match="device must be 'auto', 'cpu' or 'cuda', got 'tpu'"):
+    with pytest.raises(ValueError, match="device='tpu' must be 'auto', 'cpu' or 'cuda'"):
         fit(tmp_path / "run", config=dataclasses.replace(CONFIG, device="tpu"))
     assert not (tmp_path / "run").exists()
 

@@ -205,8 +205,6 @@ def fit(
 
     if model is not None and text is None:
         raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device={device} must be auto, cpu or cuda.")
     before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     truth = None
     if data is None:

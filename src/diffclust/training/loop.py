@@ -266,7 +266,7 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+        raise ValueError(f"device={device!r} must be 'auto', 'cpu' or 'cuda'.")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("There is no CUDA device that PyTorch can use. Take device 'cpu' or 'auto'.")
     return device
