@@ -594,8 +594,7 @@ def test_tree_of_one_point_and_two():
         edges, weights = points_cuda.spanning_tree(on_device(np.arange(n, dtype=np.float32)[:, None]), "sqeuclidean")
         assert edges.tolist() == [[0, 1]][: n - 1]
         assert weights.tolist() == [-1.0][: n - 1]
-    for bad, message in ((np.nan, "row 1"), (np.inf, "row 1"), (1e200, "too far apart")):
-        with pytest.raises(ValueError, match=message):
-            points_cuda.spanning_tree(on_device(np.array([[1.0], [bad]])), "sqeuclidean")
+    with pytest.raises(ValueError, match="too far apart"):
+        points_cuda.spanning_tree(on_device(np.array([[1.0], [1e200]])), "sqeuclidean")
     with pytest.raises(ValueError, match="point 1 is a zero vector"):
         points_cuda.spanning_tree(on_device(np.array([[1.0], [0.0]])), "cosine")
