@@ -17,7 +17,7 @@ WORDS = [["wifi", "router", "cable", "slow"], ["invoice", "refund", "card", "pai
 def bertopic():
     pytest.importorskip("hdbscan")  # BERTopic 0.17 cannot transform without it, whatever the clusterer is
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "umap", None)  # as if it were not there: it compiles for ten seconds, and is not used
+        patch.setitem(sys.modules, "umap", None)  # it compiles for ten seconds, and is not used here
         return pytest.importorskip("bertopic")
 
 
