@@ -120,23 +120,24 @@ HAS_GPU = False
 
 
 def pytest_configure(config):
-    """Without a GPU kernels run in Triton's interpreter; Triton reads that when it is imported, by others as well."""
+    """Without a GPU kernels run in Triton's interpreter, which Triton reads when it is imported, by others as well."""
     global HAS_GPU
     if config.getoption("numprocesses", None):  # runs no test, and need not wait for torch before it starts the workers
         return
-    # XLA compiles in a third of the time without optimisations. Bits that could depend on these are tested by
-    # test_jax_devices.py, in a process that has them. The lowest JAX does not know the flags.
-    if "XLA_FLAGS" not in os.environ and not os.environ.get("DIFFCLUST_LOWEST"):
-        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
     try:
         import torch
     except ImportError:
         return
     HAS_GPU = torch.cuda.is_available()
-    if not HAS_GPU:
-        os.environ["TRITON_INTERPRET"] = "1"
-        _patch_triton_once_a_launch()
-        _compute_nothing_twice_in_triton()
+    if HAS_GPU:
+        return
+    # XLA compiles in a third of the time without optimisations. Bits that could depend on these are tested by
+    # test_jax_devices.py, in a process that has them. The lowest JAX does not know the flags.
+    if not os.environ.get("DIFFCLUST_LOWEST"):
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    os.environ["TRITON_INTERPRET"] = "1"
+    _patch_triton_once_a_launch()
+    _compute_nothing_twice_in_triton()
 
 
 settings.register_profile("local", deadline=None)
