@@ -75,7 +75,7 @@ def test_list_names_every_recipe_and_its_settings():
 @pytest.mark.slow
 def test_toy_in_a_process_of_its_own(tmp_path):
     """As a user runs it, from a folder that is not the repository."""
-    process = python_m("experiments", "run", "toy", "--tiny", "--seeds", "3,4", "--out", "out")
+    process = python_m("experiments", "run", "toy", "--tiny", "--seeds", "3,4", "--out", "out", COLUMNS=200)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert "guarded forest" in output.replace("\n", " ")
