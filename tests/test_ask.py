@@ -165,14 +165,14 @@ def test_asking_beats_random_rows():
     for how in ("ours", "random"):
         known = np.full(len(truth), -1)
         for step in range(5):
-            found = partition(x, dc.Knowledge.join(known), 6)
+            found = partition(x, dc.Knowledge.join(known), 6, cut="k-means")
             rows = (
                 [asked.row for asked in dc.suggest(found, 6)]
                 if how == "ours"
                 else np.random.default_rng(step).choice(np.flatnonzero(known < 0), 6, replace=False)
             )
             known[rows] = truth[rows]
-        found = partition(x, dc.Knowledge.join(known), 6)
+        found = partition(x, dc.Knowledge.join(known), 6, cut="k-means")
         scores[how] = dc.metrics.clustering_scores(truth, found.clusters)["ari"]
     assert scores["ours"] > scores["random"]
 

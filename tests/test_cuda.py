@@ -122,9 +122,10 @@ def run_compiler(script, folder):
     return result.stdout
 
 
-def test_kernels_compile_for_a_gpu(tmp_path):
-    """The interpreter does not check types."""
-    assert int(run_compiler("compile_kernels.py", tmp_path).split()[0]) > 50
+def test_kernels_compile_for_a_gpu():
+    """The interpreter does not check types. Triton's cache keeps what was compiled until a kernel changes."""
+    cache = Path(__file__).resolve().parent.parent / ".cache" / "triton"
+    assert int(run_compiler("compile_kernels.py", cache).split()[0]) > 50
 
 
 def test_kernels_are_compiled_ahead(tmp_path):
