@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust.cuts import are_classes, by_first_row, predict_classes
-from diffclust.evidence import OF_INPUT, Labels, Split, agreements
+from diffclust.evidence import Labels, Split, agreements
 from diffclust.knowledge import Knowledge
 
 N_TREES = 100
@@ -46,8 +46,8 @@ def support_vectors(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
 
 
 CLASSIFIERS: dict[str, Callable[[NDArray[Any], Knowledge], Labels]] = {
-    "trees" + OF_INPUT: trees,
-    "support vectors" + OF_INPUT: support_vectors,
+    "trees": trees,
+    "support vectors": support_vectors,
 }
 
 
