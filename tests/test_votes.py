@@ -68,6 +68,26 @@ def test_where_little_is_hidden_agreement_decides():
     assert found.tolist() == x.tolist()
 
 
+def test_cuts_of_the_embedding_count_less_where_columns_are_categories(monkeypatch):
+    right = np.repeat([0, 1], 100)
+    labelled = np.arange(200) % 100 < 60
+    labels = np.where(labelled, right, -1)
+    known = np.where(np.arange(200) % 2 == 1, -1, labels)
+    other = np.where(labelled, right, np.arange(200) % 2)
+    alike = {"k-means": other, "forest": other, "k-means of the input": right}
+    splits = [Split(np.zeros((200, 1)), Knowledge.join(known))]
+    for weight, expected in ((1.0, other), (votes.CATEGORIES_WEIGHT, right)):
+        found, _ = votes.count_votes(alike, splits, [alike], labels, weight)
+        assert found.tolist() == expected.tolist()
+    used = []
+    count = votes.count_votes
+    monkeypatch.setattr(votes, "count_votes", lambda *told: used.append(told[4]) or count(*told))
+    x = np.random.default_rng(0).integers(3, size=(200, 5))
+    for rows in (x, x + np.random.default_rng(0).random(x.shape)):
+        partition(rows, Knowledge.join(labels), 2, cut="auto", rows=rows, retrain=lambda rest, rows=rows: rows)
+    assert used == [votes.CATEGORIES_WEIGHT, 1.0]
+
+
 def stripes(n=300):
     """Two classes that alternate along one of four columns, which trees can tell apart and k-means cannot."""
     x = np.random.default_rng(0).uniform(size=(n, 4))

@@ -253,7 +253,8 @@ def partition(
             sample of 10,000 is clustered, and the others go where their neighbours go (:mod:`diffclust.samples`),
             unless the cut is the forest.
         rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too, but not of
-            images (n, ...): what is near by its pixels is often of another class.
+            images (n, ...): what is near by its pixels is often of another class. Where its columns are categories,
+            latent classes are one of them (:func:`diffclust.cuts.latent_classes`).
         retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
         seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
@@ -332,7 +333,8 @@ def partition(
                 else [cut_all(each.embedding, each.known, k_found) for each in splits]  # no cut finds as few
             )
         if can_vote:
-            partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels)
+            weight = 1.0 if values is None else votes.CATEGORIES_WEIGHT
+            partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels, weight)
             of_splits = [{**each, VOTE: vote} for each, vote in zip(of_splits, counted, strict=True)]
         evidence = choose_cut(partitions, splits, of_splits, knowledge.labels)
         evidence = replace(evidence, **of_number)
