@@ -11,7 +11,7 @@ import diffclust as dc
 from diffclust import Knowledge, cuts
 from diffclust.confidence import neighbour_shares, witnesses
 from diffclust.evidence import VOTE, choose_cut, hide_labels
-from diffclust.partition import CUTS, INPUT_CUTS, partition
+from diffclust.partition import CUTS, INPUT_CUTS, LATENT_CLASSES, partition
 
 
 def blobs(seed, n_classes=4, size=30, spread=0.3, dim=3):
@@ -137,6 +137,94 @@ def test_a_mixture_that_starts_at_the_forest_leaves_a_large_cluster_whole():
         dc.metrics.clustering_scores(truth, cut(x, known, 4))["ari"] for cut in (CUTS["gaussian"], cuts.gaussian)
     )
     assert at_forest > 0.95 > at_kmeans + 0.2
+
+
+def survey(seed, n_classes=4, n_columns=12, n_values=4, size=60, noise=0.4):
+    """Categories with integer codes: each class has a usual value in each column. Codes that are near mean nothing."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(n_classes), size)
+    usual = rng.integers(n_values, size=(n_classes, n_columns))[truth]
+    return np.where(rng.random(usual.shape) < noise, rng.integers(n_values, size=usual.shape), usual), truth
+
+
+def test_chances_of_values_are_smoothed_frequencies():
+    rows = np.array([[3, 7], [3, 7], [3, 9], [5, 9], [5, 8]])
+    share = np.eye(2)[[0, 0, 0, 1, 1]]
+    found = np.exp(cuts.log_chances(cuts.indicators(np.repeat(rows, 2, axis=0)), np.repeat(share, 2, axis=0)))
+    for row, cluster in itertools.product(range(5), range(2)):
+        inside = rows[share[:, cluster] > 0]
+        expected = (2 * len(inside) + 1) / (10 + 2)
+        for column in range(2):
+            inside_equal, equal = (2 * (each[:, column] == rows[row, column]).sum() for each in (inside, rows))
+            expected *= (inside_equal + 2 * equal / 10) / (2 * len(inside) + 2)
+        np.testing.assert_allclose(found[2 * row, cluster], expected, rtol=1e-12)
+
+
+def test_latent_classes_find_categories_whose_codes_mean_nothing():
+    ours, by_codes, recoded = [], [], []
+    for seed in range(5):
+        x, truth = survey(seed)
+        labels = np.where((np.arange(len(x)) % 20 == 0) & (truth < 2), truth, -1)
+        known, rng = Knowledge.join(labels), np.random.default_rng(seed)
+        found = cuts.latent_classes(cuts.indicators(x), known, 4)
+        assert all(len(set(found[labels == label])) == 1 for label in (0, 1))
+        again = cuts.latent_classes(cuts.indicators(rng.permutation(9)[x]), known, 4)
+        ours.append(adjusted_rand_score(truth, found))
+        by_codes.append(adjusted_rand_score(truth, cuts.kmeans(x, known, 4)))
+        recoded.append(adjusted_rand_score(found, again))
+    assert np.mean(ours) > 0.85 > np.mean(by_codes) + 0.15
+    assert np.mean(recoded) > 0.95
+
+
+def test_latent_classes_take_the_likelier_start():
+    x, truth = survey(0)
+    values, known = cuts.indicators(x), Knowledge.join(np.full(len(x), -1))
+    bad = np.arange(len(x)) % 4
+    starts = [cuts.kmeans(values, known, 4), bad]
+    fitted = [
+        cuts._fit_mixture(lambda share: cuts.log_chances(values, share), known, 4, start, 0)[1] for start in starts
+    ]
+    assert fitted[0] != fitted[1]
+    likelier = cuts.latent_classes(values, known, 4, start=starts[int(fitted[1] > fitted[0])])
+    assert np.array_equal(cuts.latent_classes(values, known, 4, start=bad), likelier)
+    assert adjusted_rand_score(truth, likelier) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("rows", "n_values"),
+    [
+        (np.random.default_rng(0).normal(size=(200, 6)), None),
+        (np.random.default_rng(0).integers(cuts.MOST_VALUES + 1, size=(200, 6)), None),
+        (np.random.default_rng(0).normal(size=(8, 6)), None),  # few rows have few values of anything
+        (np.zeros((200, 6)), None),
+        (survey(0)[0], 48),
+        (np.column_stack([survey(0)[0], np.arange(240)]), 48),  # one of 13 columns is left out
+        (np.column_stack([survey(0)[0], np.arange(240), np.arange(240)]), None),
+    ],
+)
+def test_columns_are_categories_where_nearly_all_have_few_values(rows, n_values):
+    found = cuts.indicators(rows)
+    assert (None if found is None else found.shape[1]) == n_values
+
+
+def test_latent_classes_are_compared_only_where_columns_are_categories():
+    x, truth = survey(1)
+    known = Knowledge.join(np.where((np.arange(len(x)) % 10 == 0) & (truth < 3), truth, -1))
+    found = partition(x, known, 4, cut="auto", rows=x, retrain=lambda rest: x).evidence
+    assert found.cut == LATENT_CLASSES == max(found.scores, key=found.scores.get)
+    numbers = x + np.random.default_rng(0).random(x.shape) / 9
+    assert LATENT_CLASSES not in partition(numbers, known, 4, cut="auto", rows=numbers).evidence.agreement
+    many = partition(x, None, cuts.MANY_CLUSTERS + 1, cut="auto", rows=x).evidence
+    assert LATENT_CLASSES not in many.agreement
+
+
+def test_latent_classes_keep_pairs_apart():
+    for seed in range(10):
+        x, truth = survey(seed, size=20, noise=0.8)
+        must, cannot = random_pairs(np.random.default_rng(seed), truth, 60)
+        found = cuts.latent_classes(cuts.indicators(x), Knowledge.join(np.full(80, -1), must, cannot), 4)
+        assert satisfies(found, must, cannot)
+        assert found.max() + 1 == 4
 
 
 def test_a_mixture_keeps_k_clusters_and_pairs_apart():

@@ -5,7 +5,7 @@ import pytest
 
 from diffclust import Knowledge, votes
 from diffclust.evidence import VOTE, Split
-from diffclust.partition import partition
+from diffclust.partition import OF_INPUT, OF_VALUES, partition
 
 LABELS = np.repeat([0, 1, -1], [50, 50, 2])
 HIDDEN = np.r_[10:50, 60:100]
@@ -68,6 +68,26 @@ def test_where_little_is_hidden_agreement_decides():
     assert found.tolist() == x.tolist()
 
 
+def test_cuts_of_the_embedding_count_less_where_columns_are_categories(monkeypatch):
+    right = np.repeat([0, 1], 100)
+    labelled = np.arange(200) % 100 < 60
+    labels = np.where(labelled, right, -1)
+    known = np.where(np.arange(200) % 2 == 1, -1, labels)
+    other = np.where(labelled, right, np.arange(200) % 2)
+    alike = {"k-means": other, "forest": other, "k-means of the input": right}
+    splits = [Split(np.zeros((200, 1)), Knowledge.join(known))]
+    for weight, expected in ((1.0, other), (votes.CATEGORIES_WEIGHT, right)):
+        found, _ = votes.count_votes(alike, splits, [alike], labels, weight)
+        assert found.tolist() == expected.tolist()
+    used = []
+    count = votes.count_votes
+    monkeypatch.setattr(votes, "count_votes", lambda *told: used.append(told[4]) or count(*told))
+    x = np.random.default_rng(0).integers(3, size=(200, 5))
+    for rows in (x, x + np.random.default_rng(0).random(x.shape)):
+        partition(rows, Knowledge.join(labels), 2, cut="auto", rows=rows, retrain=lambda rest, rows=rows: rows)
+    assert used == [votes.CATEGORIES_WEIGHT, 1.0]
+
+
 def stripes(n=300):
     """Two classes that alternate along one of four columns, which trees can tell apart and k-means cannot."""
     x = np.random.default_rng(0).uniform(size=(n, 4))
@@ -79,10 +99,25 @@ def test_classifiers_of_the_input_vote_where_all_classes_are_labelled():
     labels = np.where(np.arange(len(x)) < 150, truth, -1)
     found = partition(x, Knowledge.join(labels), 2, cut="auto", rows=x, retrain=lambda rest: x)
     assert found.evidence.cut == VOTE
-    assert set(votes.CLASSIFIERS) <= set(found.evidence.scores)
+    assert {f"{name} of the input" for name in votes.CLASSIFIERS} <= set(found.evidence.scores)
+    assert not any(name.endswith(OF_VALUES) for name in found.evidence.scores)
     right = (found.clusters == found.clusters[np.flatnonzero(truth == 0)[0]]) == (truth == 0)
     assert right[150:].mean() > 0.9
     assert right[:150].all()  # labelled rows keep their class
+
+
+def test_classifiers_see_categories_as_such():
+    """Whether a code is odd tells the class, which needs many labels unless each value has a column."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=400)
+    x = 2 * rng.integers(5, size=(400, 6)) + np.where(rng.random((400, 6)) < 0.25, 1 - truth[:, None], truth[:, None])
+    labels = np.where(np.arange(400) < 60, truth, -1)
+    found = partition(x, Knowledge.join(labels), 2, cut="auto", rows=x, retrain=lambda rest: x).evidence
+    for name in votes.CLASSIFIERS:
+        assert found.scores[name + OF_VALUES] > found.scores[name + OF_INPUT] - 0.1
+    assert found.scores["support vectors" + OF_VALUES] > found.scores["support vectors" + OF_INPUT] + 0.1
+    two = partition(x % 2, Knowledge.join(labels), 2, cut="auto", rows=x % 2, retrain=lambda rest: x).evidence
+    assert not any(name.endswith(OF_VALUES) for name in two.scores)  # they would see the same twice
 
 
 def test_there_is_no_vote_with_a_class_that_nobody_labelled_or_without_hidden_labels():

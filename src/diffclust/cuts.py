@@ -1,4 +1,4 @@
-"""Other cuts than the forest's: k-means, a mixture, spectral clustering and a classifier, which respect what is known.
+"""Other cuts than the forest's: k-means, mixtures, spectral clustering and a classifier, which respect what is known.
 
 What is known are groups of rows that belong together, and which groups belong apart (:class:`Knowledge`). Rows go to
 the nearest centre. Groups go as a whole, and groups that belong apart to different centres: that is a colouring
@@ -29,8 +29,12 @@ ROUNDS = 100  # of k-means; it stops before if nothing changes
 NEIGHBOURS = 15  # of each row in the graph of spectral clustering
 GAUSSIAN_DIMENSIONS = 20  # leading components that a mixture is fitted to
 GAUSSIAN_PRIOR = 8  # rows a dimension that speak for the mean covariance
-GAUSSIAN_ROUNDS = 50  # of a mixture
-GAUSSIAN_GAIN = 1e-4  # in log likelihood a row, below which a mixture ends
+MIXTURE_ROUNDS = 50
+MIXTURE_GAIN = 1e-4  # in log likelihood a row, below which a mixture ends
+MOST_VALUES = 10  # different ones, of a column whose values are categories
+SHARE_OF_CATEGORIES = 0.9  # of all columns, for latent classes
+MOST_INDICATORS = 10**7  # rows times values, for latent classes
+VALUE_PRIOR = 2  # rows that speak for the frequencies in the whole table, in each cluster
 CLASSIFIER_ROUNDS = 500
 TABU_MOVES = 20_000  # of the search for a colouring
 
@@ -195,15 +199,84 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, 
     """
     points = leading_components(np.asarray(points, np.float64), GAUSSIAN_DIMENSIONS)
     start = kmeans(points, knowledge, n_clusters, seed) if start is None else np.asarray(start, np.int64)
+    return _fit_mixture(lambda share: log_densities(points, share), knowledge, n_clusters, start, seed)[0]
+
+
+def indicators(rows: Any) -> Floats | None:
+    """A 0 or 1 for each value of each column, where at least 90 % of the columns have few values; else None.
+
+    Columns are left out that are constant or have more than 10 values.
+
+    >>> indicators(np.array([[5.0, 1.0], [3.0, 1.0], [5.0, 1.0], [5.0, 1.0]])).astype(int).tolist()
+    [[0, 1], [1, 0], [0, 1], [0, 1]]
+    """
+    parts, n_many = [], 0
+    for column in np.asarray(rows).T:
+        values, codes = np.unique(column, return_inverse=True)
+        if len(values) > min(MOST_VALUES, len(column) // 2):
+            n_many += 1
+        elif len(values) > 1:
+            parts.append(codes[:, None] == np.arange(len(values)))
+    n_values = sum(part.shape[1] for part in parts)
+    if len(parts) < max(1, SHARE_OF_CATEGORIES * (len(parts) + n_many)) or len(rows) * n_values > MOST_INDICATORS:
+        return None
+    return np.concatenate(parts, axis=1).astype(np.float64)
+
+
+def latent_classes(values: Floats, knowledge: Knowledge, n_clusters: int, seed: int = 0, start: Any = None) -> Ints:
+    """Clusters (n,) from 0 by latent class analysis under constraints, for tables of categories.
+
+    It is a mixture in which every cluster has its own frequencies of the values of each column. Two values are
+    equal or not; which is the larger one does not matter. Rows of a group have the responsibilities of their cluster.
+
+    Args:
+        values: (n, values) of :func:`indicators`.
+        knowledge: labels and pairs that the clusters agree with.
+        n_clusters: k.
+        seed: of ties, and of :func:`kmeans`.
+        start: (n,) clusters to start from, which agree with the knowledge. Another start is :func:`kmeans` of the
+            indicators. The likelier of the two results is taken.
+
+    Raises:
+        ValueError: no way was found to put the groups into ``n_clusters`` clusters.
+
+    >>> values = indicators(np.repeat([[0, 0, 1], [1, 2, 0], [2, 1, 1]], 9, axis=0))
+    >>> latent_classes(values, Knowledge.join([0] + [-1] * 26), 3).tolist() == np.repeat([0, 1, 2], 9).tolist()
+    True
+    """
+    starts = [kmeans(values, knowledge, n_clusters, seed)]
+    if start is not None and int(np.max(start)) + 1 == n_clusters:
+        starts.append(np.asarray(start, np.int64))
+    results = [
+        _fit_mixture(lambda share: log_chances(values, share), knowledge, n_clusters, each, seed) for each in starts
+    ]
+    return max(results, key=lambda result: result[1])[0]
+
+
+def _fit_mixture(
+    densities: Callable[[Floats], Floats], knowledge: Knowledge, n_clusters: int, start: Ints, seed: int
+) -> tuple[Ints, float]:
+    """Expectation maximisation under constraints.
+
+    Args:
+        densities: shares of the rows (n, k) in the clusters -> log of weight times density (n, k).
+        knowledge: what the clusters agree with.
+        n_clusters: k.
+        start: (n,) clusters, which agree with it.
+        seed: of ties.
+
+    Returns:
+        Clusters (n,), those of the start if one of the others has lost its rows, and the mean log likelihood.
+    """
     group = knowledge.group
     members = [np.flatnonzero(group == number) for number in range(len(knowledge.apart))]
     rng = np.random.default_rng(seed)
     colours = np.array([start[rows[0]] for rows in members], np.int64)
-    share = np.zeros((len(points), n_clusters))
-    share[np.arange(len(points)), start] = 1
+    share = np.zeros((len(start), n_clusters))
+    share[np.arange(len(start)), start] = 1
     before = -np.inf
-    for _ in range(GAUSSIAN_ROUNDS):
-        density = log_densities(points, share)
+    for _ in range(MIXTURE_ROUNDS):
+        density = densities(share)
         total = np.logaddexp.reduce(density, axis=1)
         share = np.exp(density - total[:, None])
         if members:
@@ -213,11 +286,12 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, 
             known = np.flatnonzero(group >= 0)
             share[known] = 0
             share[known, colours[group[known]]] = 1
-        if total.mean() - before < GAUSSIAN_GAIN:
+        if total.mean() - before < MIXTURE_GAIN:
             break
         before = total.mean()
     found = share.argmax(1)
-    return by_first_row(found) if len(np.unique(found)) == n_clusters else start  # a cluster may lose its rows
+    kept = len(np.unique(found)) == n_clusters  # a cluster may lose its rows
+    return by_first_row(found) if kept else start, float(total.mean())
 
 
 def classifier(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0) -> Ints:
@@ -310,6 +384,16 @@ def log_densities(points: Floats, share: Floats, prior: int = GAUSSIAN_PRIOR) ->
         whitened = solve_triangular(root, (points - centre).T, lower=True, overwrite_b=True, check_finite=False)
         density[:, number] = np.log(own / n) - np.log(np.diag(root)).sum() - 0.5 * (whitened**2).sum(0)
     return density
+
+
+def log_chances(values: Floats, share: Floats) -> Floats:
+    """(n, k) log of weight times chance of each row's values in each cluster, whose frequencies are those of its rows.
+
+    Two rows speak for the frequencies in the whole table, and one for a cluster, so nothing is impossible.
+    """
+    own = share.sum(0)
+    frequencies = (values.T @ share + VALUE_PRIOR * values.mean(0)[:, None]) / (own + VALUE_PRIOR)
+    return np.asarray(values @ np.log(frequencies) + np.log((own + 1) / (len(values) + share.shape[1])))
 
 
 def first_centres(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -252,7 +253,8 @@ def partition(
             sample of 10,000 is clustered, and the others go where their neighbours go (:mod:`diffclust.samples`),
             unless the cut is the forest.
         rows: for "auto", the input (n, p) of which the embedding was made. Cuts of it are compared, too, but not of
-            images (n, ...): what is near by its pixels is often of another class.
+            images (n, ...): what is near by its pixels is often of another class. Where its columns are categories,
+            latent classes are one of them (:func:`diffclust.cuts.latent_classes`).
         retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
         seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
@@ -315,9 +317,10 @@ def partition(
     if compares:
         can_vote = bool(splits) and votes.can_vote(knowledge, wanted)
         columns = np.asarray(rows, np.float64) if np.ndim(rows) == 2 and can_vote else None
+        values = cuts.indicators(rows) if np.ndim(rows) == 2 else None
         rows = _few_components(rows) if np.ndim(rows) == 2 else None
         tree_of_rows = functools.cache(lambda: spanning_tree(rows, "sqeuclidean"))
-        cut_all = functools.partial(_cut_all, rows=rows, tree_of_rows=tree_of_rows, columns=columns)
+        cut_all = functools.partial(_cut_all, rows=rows, tree_of_rows=tree_of_rows, values=values, columns=columns)
         if splits and rows is not None:
             tree_of_rows()  # once, before there are other processes
         tasks = [functools.partial(cut_all, each.embedding, each.known, wanted) for each in splits]
@@ -330,7 +333,8 @@ def partition(
                 else [cut_all(each.embedding, each.known, k_found) for each in splits]  # no cut finds as few
             )
         if can_vote:
-            partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels)
+            weight = 1.0 if values is None else votes.CATEGORIES_WEIGHT
+            partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels, weight)
             of_splits = [{**each, VOTE: vote} for each, vote in zip(of_splits, counted, strict=True)]
         evidence = choose_cut(partitions, splits, of_splits, knowledge.labels)
         evidence = replace(evidence, **of_number)
@@ -479,6 +483,8 @@ STARTS = {"gaussian": "forest", "gaussian of k-means": "k-means"}  # where mixtu
 INPUT_CUTS = ("forest", "k-means", "gaussian", "gaussian of k-means", "classifier")  # of the input, for "auto"
 # Of more than 20 clusters only these are compared, of the embedding and of the input: the others take too long.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
+LATENT_CLASSES = "latent classes" + OF_INPUT  # another cut of the input, where its columns are categories
+OF_VALUES = " of values" + OF_INPUT  # ends the names of classifiers that see its indicators
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
 OF_PAIRS = "pairs"  # the cut by the model that says which soft pairs to believe; "auto" takes it where there are some
 INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
@@ -493,6 +499,7 @@ def _cut_all(
     names: Iterable[str] = CUTS,
     tree: Hierarchy | None = None,
     tree_of_rows: Callable[[], Hierarchy | None] = lambda: None,
+    values: NDArray[Any] | None = None,
     columns: NDArray[Any] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The partitions into ``n_clusters`` by the names of their cuts.
@@ -505,6 +512,7 @@ def _cut_all(
         names: of the cuts of the embedding.
         tree: of the embedding without knowledge, if it is there already.
         tree_of_rows: makes that of the input, or None.
+        values: its indicators, if its columns are categories (:func:`diffclust.cuts.indicators`).
         columns: the input with all columns, for classifiers that vote; None where there is no vote.
 
     Returns:
@@ -526,10 +534,16 @@ def _cut_all(
                 found[name + suffix] = cuts.gaussian(points, knowledge, n_clusters, start=start)
             else:
                 found[name + suffix] = CUTS[name](points, knowledge, n_clusters)
-    if columns is not None:
-        for name, classify in votes.CLASSIFIERS.items():
-            with contextlib.suppress(ValueError):
-                found[name] = classify(columns, knowledge)
+    if values is not None and n_clusters <= cuts.MANY_CLUSTERS:
+        with contextlib.suppress(ValueError):
+            start = found.get("k-means" + OF_INPUT)
+            found[LATENT_CLASSES] = cuts.latent_classes(values, knowledge, n_clusters, start=start)
+    seen = {} if columns is None else {OF_INPUT: columns}
+    if columns is not None and values is not None and values.shape[1] > 2 * columns.shape[1]:  # two values say the same
+        seen[OF_VALUES] = values
+    for (suffix, features), (name, classify) in itertools.product(seen.items(), votes.CLASSIFIERS.items()):
+        with contextlib.suppress(ValueError):
+            found[name + suffix] = classify(features, knowledge)
     exact = {name: clusters for name, clusters in found.items() if clusters.max() + 1 == n_clusters}
     return exact or found
 

@@ -3,6 +3,8 @@
 Labels that were hidden from a cut say how often it is right, and so does its agreement with others, where few were
 hidden. So these say how much its vote counts. Cuts follow the shape of all rows and are better with few labels.
 Classifiers of the columns see labelled rows only and are better with many. The weights find out which case this is.
+Where columns are categories, these classifiers vote a second time, with a 0 or 1 for each value, and cuts of the
+embedding count less.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ MOST_SUPPORT = 3000  # labelled rows that support vectors are sought among; the 
 PENALTY = 10.0  # of a support vector machine, for labelled rows on the wrong side
 AGREEMENT_ROWS = 6  # hidden rows that count as much as the agreement of a cut with others
 SHARPNESS = 4  # power of the logarithm of the odds that is the weight of a vote
+CATEGORIES_WEIGHT = (
+    1 / 3
+)  # of cuts of the embedding, where columns are categories: few labels mislead all of them alike
 SUREST = 0.98  # share of right rows above which a vote counts no more
 
 
@@ -46,8 +51,8 @@ def support_vectors(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
 
 
 CLASSIFIERS: dict[str, Callable[[NDArray[Any], Knowledge], Labels]] = {
-    "trees" + OF_INPUT: trees,
-    "support vectors" + OF_INPUT: support_vectors,
+    "trees": trees,
+    "support vectors": support_vectors,
 }
 
 
@@ -57,7 +62,11 @@ def can_vote(knowledge: Knowledge, n_clusters: int) -> bool:
 
 
 def count_votes(
-    partitions: Mapping[str, Labels], splits: Sequence[Split], of_splits: Sequence[Mapping[str, Labels]], labels: Labels
+    partitions: Mapping[str, Labels],
+    splits: Sequence[Split],
+    of_splits: Sequence[Mapping[str, Labels]],
+    labels: Labels,
+    embedding_weight: float = 1.0,
 ) -> tuple[Labels, list[Labels]]:
     """The class that most votes are for, of each row.
 
@@ -69,6 +78,7 @@ def count_votes(
         splits: what was known without some labels.
         of_splits: such partitions of each split.
         labels: (n,) all labels, -1 unknown.
+        embedding_weight: factor of the votes of cuts of the embedding.
 
     Returns:
         Clusters (n,) from 0 by the vote, and those of each split, with the same weights.
@@ -85,7 +95,8 @@ def count_votes(
             n_right = sum(int((each == labels)[rows].sum()) for each, rows in zip(found, hidden, strict=True))
             classes.append(found)
             prior = AGREEMENT_ROWS * max(0.0, agreement[name])
-            weights.append(_weight((n_right + prior + 1) / (n_hidden + AGREEMENT_ROWS + 2), n_classes))
+            factor = 1.0 if name.endswith(OF_INPUT) else embedding_weight
+            weights.append(factor * _weight((n_right + prior + 1) / (n_hidden + AGREEMENT_ROWS + 2), n_classes))
     if not any(weights):  # none is better than a guess
         weights = [1.0] * len(weights)
     clusters, *of_each = (by_first_row(_majority(found, weights, n_classes)) for found in zip(*classes, strict=True))
