@@ -24,9 +24,7 @@ MOST_SUPPORT = 3000  # labelled rows that support vectors are sought among; the 
 PENALTY = 10.0  # of a support vector machine, for labelled rows on the wrong side
 AGREEMENT_ROWS = 6  # hidden rows that count as much as the agreement of a cut with others
 SHARPNESS = 4  # power of the logarithm of the odds that is the weight of a vote
-CATEGORIES_WEIGHT = (
-    1 / 3
-)  # of cuts of the embedding, where columns are categories: few labels mislead all of them alike
+CATEGORIES_WEIGHT = 1 / 3  # of cuts of the embedding where columns are categories: few labels mislead all alike
 SUREST = 0.98  # share of right rows above which a vote counts no more
 
 
