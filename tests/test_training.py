@@ -649,6 +649,28 @@ def test_fit_learns_and_is_repeatable():
     assert not np.array_equal(other.loss_curve, module.loss_curve)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_torchs_defaults_change_nothing(dtype, tmp_path):
+    """With another default dtype training failed; a default device has a network elsewhere than its rows."""
+    x, _, known = make_data()
+    expected = fit(make_config(), x, known, progress=False)
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            module = fit(make_config(), x, known, progress=False, folder=tmp_path)
+            loaded = load(tmp_path / "last.ckpt")
+            embedded = embed(loaded, x)
+            members = fit_many([make_config()], x, [known], progress=False)
+            assert torch.get_default_device().type == "meta"
+        assert torch.get_default_dtype() == dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same_weights(expected, module)
+    assert_same_weights(expected, loaded)
+    assert np.array_equal(embed(expected, x), embedded)
+    assert members[0].loss_curve.dtype == np.float32
+
+
 def test_fully_labelled_images_with_everything_on():
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
