@@ -135,6 +135,14 @@ def test_labels_that_look_like_no_classes_come_with_a_remark(write):
     assert said not in read_table("x.csv", "y", encoding=read_table("x.csv", "y").encoding).sentences
 
 
+def test_negative_labels_come_with_a_remark(write):
+    """-1 among -2, 0, 1 is unknown, and -100 is a class, which torch's users may not expect."""
+    write("x.csv", "a,y\n1,-2\n2,-1\n3,1\n4,-100\n")
+    said = "Labels that are negative numbers are classes, except -1, which means unknown: '-100', '-2'."
+    assert said in read_table("x.csv", "y").sentences
+    assert not any("negative" in each for each in read_table(write("z.csv", "a,y\n1,-1\n2,b\n"), "y").sentences)
+
+
 def test_separators_at_the_ends_of_lines_move_no_column(write):
     for end in (",", ",,"):
         content = "a,b,kind\n" + "".join(f"{a},{b},{kind}{end}\n" for (a, b), kind in zip(X, KINDS, strict=True))
