@@ -53,7 +53,7 @@ test-pythons:  ## the core and JAX with other versions of Python: make test-pyth
 test-gpu:  ## the GPU solvers on a real GPU, with the Python that has torch and JAX for it: make test-gpu PYTHON=...
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_cuda.py tests/test_torch_cuda.py tests/test_fleet.py
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_similarity.py -k kernels
-	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_jax.py tests/test_jax_solver.py
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_jax.py tests/test_jax_solver.py tests/test_conformance.py
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_distributed.py -k nccl
 
 lint: $(VENV)/.dev

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = "https://github.com/diffclust/diffclust"
@@ -291,10 +292,10 @@ def semi_mnist() -> str:
     return table(header, rows)
 
 
-def image_choices() -> str:
+def image_choices(name: str = "image_choices.csv") -> str:
     """The mean ARI over choices of withheld classes, by member and cut."""
     found: dict[tuple[str, str], dict[tuple[str, str, str], list[str]]] = {}
-    for row in read("image_choices.csv"):
+    for row in read(name):
         member = "one network" if row["member"].isdecimal() else row["member"]
         of_cut = found.setdefault((member, row["cut"]), {})
         of_cut.setdefault((row["images"], row["variation"], row["withheld"]), []).append(row["ari"])
@@ -425,6 +426,11 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "image_choices.csv", "Images with other classes withheld",
         "python benchmarks/image_choices.py mnist --members 1 --out results/image_choices.csv", "reproduction.md",
         image_choices,
+    ),
+    (
+        "fashion_members.csv", "Fashion-MNIST, six classes withheld, three networks",
+        "python benchmarks/image_choices.py fashion_mnist --members 3 --withheld 6 --out FILE", "reproduction.md",
+        partial(image_choices, "fashion_members.csv"),
     ),
 ]  # fmt: skip
 

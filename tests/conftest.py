@@ -116,18 +116,29 @@ def _compute_nothing_twice_in_triton():
     tl.core.block_type.__init__, tl.core.tensor.__init__ = make_type_once, make_tensor_once
 
 
-# Triton reads this when it is imported, which other packages do as well: kernels run in its interpreter without a GPU.
 HAS_GPU = False
-try:
-    import torch
 
+
+def pytest_configure(config):
+    """Without a GPU kernels run in Triton's interpreter, which Triton reads when it is imported, by others as well."""
+    global HAS_GPU
+    if config.getoption("numprocesses", None):  # runs no test, and need not wait for torch before it starts the workers
+        return
+    try:
+        import torch
+    except ImportError:
+        return
     HAS_GPU = torch.cuda.is_available()
-    if not HAS_GPU:
-        os.environ["TRITON_INTERPRET"] = "1"
-        _patch_triton_once_a_launch()
-        _compute_nothing_twice_in_triton()
-except ImportError:
-    pass
+    if HAS_GPU:
+        return
+    # XLA compiles in a third of the time without optimisations. Bits that could depend on these are tested by
+    # test_jax_devices.py, in a process that has them. The lowest JAX does not know the flags.
+    if not os.environ.get("DIFFCLUST_LOWEST"):
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    os.environ["TRITON_INTERPRET"] = "1"
+    _patch_triton_once_a_launch()
+    _compute_nothing_twice_in_triton()
+
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

@@ -63,9 +63,9 @@ class Process:
         return tuple(path.read_text() for path in self._outputs)
 
 
-def python_m(module, *arguments):
-    """``python -m module ...`` in a process of its own, on one thread."""
-    return Process(_run_module, module, arguments)
+def python_m(module, *arguments, **variables):
+    """``python -m module ...`` in a process of its own, on one thread, with variables added to its environment."""
+    return Process(_run_module, module, arguments, variables)
 
 
 def on_ranks(n_ranks, module, *arguments):

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import shlex
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from diffclust import report, training  # noqa: E402
 from diffclust.answers import Answers  # noqa: E402
 from diffclust.cli import app  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
-from diffclust.runs import fit_run, load_run, tell_again  # noqa: E402
-from diffclust.runs.folder import KNOWN, MANIFEST  # noqa: E402
+from diffclust.runs import fit_run, load_run, refit_input  # noqa: E402
 from diffclust.runs.summary import _how_to_go_on  # noqa: E402
 from diffclust.tables import Table  # noqa: E402
 
@@ -84,7 +82,7 @@ def test_answers_and_the_labels_of_the_run_come_together(first):
     order = np.random.default_rng(1).permutation(N)
     table = make_table((), order)  # no labels of its own, and the rows in another order
     answers = Answers({0: "eel"}, must_link=[(1, 2)])
-    told = tell_again(table, first, answers)
+    told = refit_input(table, first, answers)
     names = [told.table.class_names[label] if label >= 0 else "" for label in told.table.labels]
     place = {row: position for position, row in enumerate(order)}
     assert told.table.class_names == ["cat", "dog", "eel"]
@@ -98,10 +96,10 @@ def test_answers_and_the_labels_of_the_run_come_together(first):
 def test_an_answer_about_a_held_out_row_is_used(first):
     row = int(np.flatnonzero(first.known.held_out >= 0)[0])
     labelled = int(np.flatnonzero(first.known.labels >= 0)[0])
-    told = tell_again(make_table(()), first, Answers({row: "unknown", labelled: "NA"}))
-    assert told.table.class_names == tell_again(make_table(()), first, Answers()).table.class_names
+    told = refit_input(make_table(()), first, Answers({row: "unknown", labelled: "NA"}))
+    assert told.table.class_names == refit_input(make_table(()), first, Answers()).table.class_names
     assert (told.table.labels[[row, labelled]] == -1).all()
-    told = tell_again(make_table(()), first, Answers({row: "eel"}))
+    told = refit_input(make_table(()), first, Answers({row: "eel"}))
     assert not told.held_out[row]
     assert told.held_out.sum() == 1
 
@@ -109,7 +107,7 @@ def test_an_answer_about_a_held_out_row_is_used(first):
 def test_pairs_of_the_run_follow_their_rows(tmp_path):
     fit(tmp_path / "a", make_table((0, 1)), must_link=[(2, 6), (3, 7)], cannot_link=[(2, 3)])
     order = np.array([9, 6, 2, 3, 0, 1, 4, 5])  # row 7 is gone
-    told = tell_again(make_table((), order), load_run(tmp_path / "a"), Answers())
+    told = refit_input(make_table((), order), load_run(tmp_path / "a"), Answers())
     assert told.must_link == [(2, 1)]
     assert told.cannot_link == [(2, 3)]
 
@@ -117,7 +115,7 @@ def test_pairs_of_the_run_follow_their_rows(tmp_path):
 def test_pairs_that_may_be_wrong_keep_their_weights_and_come_back_though_not_believed(tmp_path):
     pairs = {"must_link": [(2, 6), (3, 7), (2, 5)], "cannot_link": [(2, 3)]}  # the third one is wrong
     fit(tmp_path / "a", make_table((0, 1)), **pairs, must_weights=[np.inf, np.nan, 1.5])
-    told = tell_again(make_table(()), load_run(tmp_path / "a"), Answers(must_link=[(10, 14)]))
+    told = refit_input(make_table(()), load_run(tmp_path / "a"), Answers(must_link=[(10, 14)]))
     weights = dict(zip(told.must_link[1:], map(str, told.must_weights.tolist()), strict=True))
     assert told.must_link[0] == (10, 14)
     assert weights == {(2, 6): "inf", (3, 7): "nan", (2, 5): "1.5"}
@@ -131,13 +129,13 @@ def test_labels_that_may_be_wrong_keep_their_weights_and_come_back_though_not_be
     table = dataclasses.replace(table, labels=labels, class_names=["cat", "dog", "eel"])
     run = fit(tmp_path / "a", table, label_weights=weights)
     assert run.known.labels[6] == -1
-    told = tell_again(make_table(()), load_run(tmp_path / "a"), Answers({8: "cat"}))
+    told = refit_input(make_table(()), load_run(tmp_path / "a"), Answers({8: "cat"}))
     assert told.table.class_names[told.table.labels[6]] == "cat"
     assert dict(enumerate(told.label_weights[[4, 6, 8, 0]].tolist())) == {0: 2.5, 1: 1.5, 2: np.inf, 3: np.inf}
     same = make_table((4,))  # the table says the same as the run, or something else
-    assert tell_again(same, run, Answers()).label_weights[4] == 2.5
+    assert refit_input(same, run, Answers()).label_weights[4] == 2.5
     other = dataclasses.replace(same, labels=np.where(same.labels == 0, 1, -1))
-    assert np.isinf(tell_again(other, run, Answers()).label_weights[4])
+    assert np.isinf(refit_input(other, run, Answers()).label_weights[4])
 
 
 def test_rows_are_matched_by_ids_where_there_are_any(tmp_path):
@@ -146,9 +144,9 @@ def test_rows_are_matched_by_ids_where_there_are_any(tmp_path):
     run = load_run(tmp_path / "a")
     assert run.row_names == table.row_names
     changed = dataclasses.replace(make_table((), ids=True), features=table.features + 1)
-    assert (tell_again(changed, run, Answers()).table.labels >= 0).sum() == 4
+    assert (refit_input(changed, run, Answers()).table.labels >= 0).sum() == 4
     unnamed = dataclasses.replace(changed, row_names=None)
-    assert (tell_again(unnamed, run, Answers()).table.labels >= 0).sum() == 0
+    assert (refit_input(unnamed, run, Answers()).table.labels >= 0).sum() == 0
 
 
 def test_suspects_are_left_out_unless_they_are_confirmed(tmp_path):
@@ -165,7 +163,7 @@ def test_suspects_are_left_out_unless_they_are_confirmed(tmp_path):
             "7": ("cat", "fox"),
         }
     assert "2 labels look wrong: see suspects.csv." in run.metrics["remarks"]
-    told = tell_again(table, run, Answers({7: "cat"}), drop_suspects=True).table
+    told = refit_input(table, run, Answers({7: "cat"}), drop_suspects=True).table
     assert (np.flatnonzero(told.labels < 0) == [2]).all()
     assert told.labels[7] == 0
 
@@ -224,7 +222,7 @@ def test_clusters_of_a_second_fit_keep_names_numbers_and_colours(first, tmp_path
 
 def test_a_new_cluster_that_is_labelled_now_keeps_number_and_colour(first, tmp_path):
     row = int(np.flatnonzero(name_of_each_row(first) == "new 2")[0])
-    told = tell_again(make_table(), first, Answers({row: "eel"}))
+    told = refit_input(make_table(), first, Answers({row: "eel"}))
     second = fit(tmp_path / "b", told.table, warm=first, held_out=told.held_out)
     renamed = {"new 2": "eel"}
     assert name_of_each_row(second).tolist() == [renamed.get(name, name) for name in name_of_each_row(first)]
@@ -242,17 +240,6 @@ def test_other_rows_cannot_keep_names(first, tmp_path):
     table = dataclasses.replace(make_table(), features=make_table().features + 1)
     with pytest.raises(ValueError, match=r"No row of the data is in .*: names of its clusters cannot be kept"):
         fit(tmp_path / "b", table, like=first)
-
-
-def test_a_run_of_an_older_version_is_loaded_and_says_what_it_lacks(first, tmp_path):
-    fit(tmp_path / "a", make_table())
-    manifest = json.loads((tmp_path / "a" / MANIFEST).read_text())
-    del manifest["files"][KNOWN]
-    (tmp_path / "a" / MANIFEST).write_text(json.dumps(manifest))
-    (tmp_path / "a" / KNOWN).unlink()
-    run = load_run(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"older version, which did not write known.npz. Fit again with resume=True"):
-        dc.suggest(run)
 
 
 # ---------------------------------------------------------------------------------------------------- the command line

@@ -19,7 +19,7 @@ from processes import FORKED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-N, STEPS = 24, 20
+N, STEPS = 24, 8
 
 
 def on_ranks(ranks, work, *arguments, backend="gloo"):

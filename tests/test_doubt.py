@@ -12,7 +12,7 @@ from diffclust.constraints import consistent
 from diffclust.cuts import leading_components
 from diffclust.partition import partition
 from diffclust.runs.fit import _fingerprint
-from diffclust.tables import Table, read_pair_weights, read_pairs
+from diffclust.tables import Table, read_pairs
 
 UNKNOWN = np.full(90, -1)
 
@@ -253,13 +253,14 @@ def test_weights_are_part_of_what_a_run_is_recognised_by():
 def test_a_third_column_of_pairs_is_their_weight(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("row,row,weight\n0,1,2.5\n2,3\n4,5,inf\n")
-    assert read_pairs(path, 6) == [(0, 1), (2, 3), (4, 5)]
-    np.testing.assert_array_equal(read_pair_weights(path), [2.5, np.nan, np.inf])
+    pairs, weights = read_pairs(path, 6, "must_link")
+    assert pairs == [(0, 1), (2, 3), (4, 5)]
+    np.testing.assert_array_equal(weights, [2.5, np.nan, np.inf])
     path.write_text("0 1\n2 3\n")
-    assert read_pair_weights(path) is None
+    np.testing.assert_array_equal(read_pairs(path, 6, "must_link")[1], [np.nan, np.nan])
     path.write_text("0 1 -2\n")
     with pytest.raises(ValueError, match="expected two row numbers and perhaps a weight"):
-        read_pairs(path, 6)
+        read_pairs(path, 6, "must_link")
 
 
 @pytest.mark.parametrize("weights", ["sure", [1.0, 2.0], -1.0])

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from processes import on_ranks
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -130,12 +132,13 @@ def test_reading_the_report(capsys):
     assert "report.html" in capsys.readouterr().out
 
 
-def test_many_ranks_under_torchrun():
+def test_many_ranks():
+    """With the variables that torchrun sets; test_ranks.py starts torchrun itself."""
     losses = load("many_ranks")(n_steps=21)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result = subprocess.run([*launcher, EXAMPLES / "many_ranks.py"], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    found = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", result.stdout)}
+    ranks = on_ranks(2, "examples.many_ranks")
+    (output, errors), _ = (each.communicate() for each in ranks)
+    assert [each.returncode for each in ranks] == [0, 0], errors
+    found = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", output)}
     assert {step: found[step] for step in (0, 10, 20)} == pytest.approx({s: losses[s] for s in (0, 10, 20)}, rel=1e-3)
     assert losses[20] < 0.6 * losses[0]
 

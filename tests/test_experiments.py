@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +22,7 @@ import diffclust as dc  # noqa: E402
 from experiments import evaluation, figures, recipes  # noqa: E402
 from experiments.__main__ import app  # noqa: E402
 from experiments.denoising import Denoising, clusters_of  # noqa: E402
+from processes import python_m  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = ["--tiny", "--seeds", "0", "--set", "n_batches=4", "--set", "n_draws=5"]
@@ -77,14 +75,10 @@ def test_list_names_every_recipe_and_its_settings():
 @pytest.mark.slow
 def test_toy_in_a_process_of_its_own(tmp_path):
     """As a user runs it, from a folder that is not the repository."""
-    result = subprocess.run(
-        [sys.executable, "-m", "experiments", "run", "toy", "--tiny", "--seeds", "3,4", "--out", "out"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-    )
-    assert result.returncode == 0, result.stderr
-    assert "guarded forest" in result.stdout.replace("\n", " ")
+    process = python_m("experiments", "run", "toy", "--tiny", "--seeds", "3,4", "--out", "out", COLUMNS=200)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "guarded forest" in output.replace("\n", " ")
     content = read(tmp_path / "out")
     assert content["recipe"] == "toy"
     assert content["settings"] == {"seeds": [3, 4], "n_points": 150}

@@ -228,8 +228,7 @@ def test_too_many_points_are_an_error():
 # The CPU solver, called by a compiled program
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("each", [False, True])  # whether each problem has its own noise
+@pytest.mark.parametrize(("dtype", "each"), [(np.float32, True), (np.float64, False)])  # each: own noise for a problem
 def test_callback_finds_the_same_forests(monkeypatch, dtype, each):
     monkeypatch.setattr(host, "PIECE", 1000)  # bytes: more than one piece, and not all of them full
     rng, rows = np.random.default_rng(0), 3 if each else 1

@@ -475,9 +475,10 @@ def test_progress(path, capsys):
 
 
 def test_progress_counts():
-    with Progress(False) as silent:
-        silent.stage("nothing", 3, "points")
-        silent.advance(3)
+    silent = Progress(False)
+    silent.stage("nothing", 3, "points")
+    silent.advance(3)
+    silent.close()
 
 
 # ----------------------------------------------------------------------------------------------------------------

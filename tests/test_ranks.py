@@ -184,15 +184,15 @@ ARGUMENTS = (
 )
 
 
-def run(folder, out, *more, torchrun=(), kill_at=0):
-    """The program on two ranks; how it ended, and what it said. The pipes are closed once all ranks have ended."""
-    paths = (str(Path(dc.__file__).parents[1]), str(Path(__file__).parent))
-    launcher = ("-m", "torch.distributed.run", *torchrun) if torchrun else ()
-    return subprocess.run(
-        [sys.executable, *launcher, "-m", "diffclust", *ARGUMENTS, out, *more],
-        cwd=folder, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), "KILL_AT": str(kill_at)},
-    )  # fmt: skip
+PATHS = os.pathsep.join((str(Path(dc.__file__).parents[1]), str(Path(__file__).parent)))
+
+
+def run(out, kill_at=0):
+    """The program in the current folder, which starts a second rank: how it ended, its output, its errors."""
+    process = python_m(
+        "diffclust", *ARGUMENTS, out, "--devices", "2", OMP_NUM_THREADS=1, PYTHONPATH=PATHS, KILL_AT=kill_at
+    )
+    return process, *process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +200,11 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     np.save(folder / "x.npy", make_rows())
     np.save(folder / "y.npy", KNOWN)
-    ended = run(folder, "run", "--devices", "2")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.count("Report:") == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        process, output, errors = run("run")
+    assert (process.returncode, errors) == (0, "")
+    assert output.count("Report:") == 1
     return folder
 
 
@@ -218,16 +220,16 @@ OBSERVED = "terminated with code -9. Forcefully terminating all other processes"
 
 @pytest.mark.slow
 def test_a_killed_rank_ends_all_with_a_sentence_and_one_rank_can_go_on(undisturbed, monkeypatch):
-    ended = run(undisturbed, "killed", "--devices", "2", kill_at=23)
-    assert ended.returncode != 0
-    if OBSERVED not in ended.stderr:
-        (line,) = ended.stderr.strip().splitlines()
+    monkeypatch.chdir(undisturbed)
+    process, _, errors = run("killed", kill_at=23)
+    assert process.returncode != 0
+    if OBSERVED not in errors:
+        (line,) = errors.strip().splitlines()
         assert line.startswith(LOST)
         assert line.endswith("Go on from the last checkpoint with --resume.")
     last = undisturbed / "killed" / "last.ckpt"
     assert time.time() - last.stat().st_mtime < 60
     assert torch.load(last, weights_only=True)["global_step"] == 22
-    monkeypatch.chdir(undisturbed)
     resumed = python_m("diffclust", *ARGUMENTS, "killed", "--resume")
     _, errors = resumed.communicate()
     assert resumed.returncode == 0, errors
@@ -236,7 +238,12 @@ def test_a_killed_rank_ends_all_with_a_sentence_and_one_rank_can_go_on(undisturb
 
 @pytest.mark.slow
 def test_torchrun_starts_a_killed_rank_again_and_the_run_goes_on(undisturbed):
-    ended = run(undisturbed, "restarted", torchrun=("--nproc-per-node", "2", "--max-restarts", "1"), kill_at=23)
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1")
+    ended = subprocess.run(
+        [sys.executable, *launcher, "-m", "diffclust", *ARGUMENTS, "restarted"],
+        cwd=undisturbed, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS, "KILL_AT": "23"},
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "(exitcode: -9) local_rank: 1" in ended.stderr
     for name in ("clusters.csv", "embeddings.npy"):

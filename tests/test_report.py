@@ -59,7 +59,7 @@ def make_data(n=150, n_clusters=6, guard=5, images=False, labelled=30, withheld=
         "class_names": [EVIL, "<b>six</b>", *(f"class {c}" for c in range(2, n_clusters))],
         "curves": {"loss <i>": [(step, 1 / (step + 1)) for step in range(1000)], "broken": [(0, np.nan), (1, np.inf)]},
         "scores": [{"method": "k-means", "ours": False, "error": 0.2, "ari": 0.5, "accuracy": np.nan},
-                   {"method": "diffclust", "ours": True, "error": 0.1, "ari": 0.9, "accuracy": None}],
+                   {"method": "diffclust", "ours": True, "error": 0.1, "ari": 0.9}],
         "facts": {"seed": "0", EVIL: EVIL}, "row_names": None, "how_to_load": "load()",
     }  # fmt: skip
     return ReportData(**{**values, **changes})

@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 
 from typer.testing import CliRunner  # noqa: E402
 
-import diffclust as dc  # noqa: E402
 from diffclust import cli, messages, report, training  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
 from diffclust.runs import load_run  # noqa: E402
@@ -139,33 +138,8 @@ def change_version(path, other, rng):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "diffclust": "7.8.9"}))
 
 
-PARTS = ("embeddings.npy", "columns", "edges", "weights", "n_points", "clusters.csv", "cluster_names")
-
-
-def shorten(path, other, rng, part=None):
-    """Fewer rows in a file that is whole otherwise, and a manifest that describes it."""
-    folder, rows, part = path.parent, int(rng.integers(1, N)), part or rng.choice(PARTS)
-    if part == "embeddings.npy":
-        np.save(folder / part, np.load(folder / part)[:rows])
-    elif part == "columns":
-        np.save(folder / "embeddings.npy", np.load(folder / "embeddings.npy")[:, : rows % 16])
-    elif part == "clusters.csv":
-        lines = (folder / part).read_text().splitlines(keepends=True)
-        (folder / part).write_text("".join(lines[: rows + 1]))
-    elif part == "cluster_names":
-        metrics = json.loads((folder / "metrics.json").read_text())
-        metrics[part].pop()
-        (folder / "metrics.json").write_text(json.dumps(metrics))
-    else:
-        with np.load(folder / "hierarchy.npz") as saved:
-            arrays = dict(saved)
-        arrays[part] = np.array(rows) if part == "n_points" else arrays[part][: rows - 1]
-        np.savez(folder / "hierarchy.npz", **arrays)
-    write_manifest(folder)
-
-
 ANY_FILE = (truncate, lengthen, flip, blank, empty, delete, swap)
-OF_MANIFEST = (change_format, change_version, shorten)
+OF_MANIFEST = (change_format, change_version)
 
 
 def damage(folder, other, rng):
@@ -220,13 +194,17 @@ def test_200_corruptions_are_right_or_refused(home):
     print(counts)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_shorter_part_is_found_although_the_manifest_agrees(part, home):
+@pytest.mark.parametrize(
+    "change", [{"edges": np.full((N - 1, 2), N)}, {"edges": np.zeros((N - 1, 1), int)}, {"n_fixed": -9}]
+)
+def test_compiled_code_does_not_read_outside_of_a_tree(change, home):
+    """Whoever changes a file can change its hash as well."""
     folder = copy("run")
-    shorten(folder / MANIFEST, None, np.random.default_rng(0), part)
-    file = {"columns": "embeddings.npy", "cluster_names": "metrics.json"}.get(part, part)
-    file = file if "." in file else "hierarchy.npz"
-    assert f"{folder / file} is damaged: it" in sentence(call("cluster", folder, "new.npy"))
+    with np.load(folder / "hierarchy.npz") as saved:
+        np.savez(folder / "hierarchy.npz", **{**saved, **change})
+    write_manifest(folder)
+    with pytest.raises(ValueError, match=r"hierarchy\.npz is damaged: its edges"):
+        load_run(folder)
 
 
 def rewrite(change):
@@ -239,11 +217,6 @@ def rewrite(change):
 
     corrupt.__name__ = change.__name__
     return corrupt
-
-
-@rewrite
-def no_losses(state):
-    del state["state_dict"]["losses"]
 
 
 @rewrite
@@ -279,11 +252,6 @@ def no_weights(state):
 
 
 @rewrite
-def weights_that_are_none(state):
-    state["state_dict"]["backbone.1.weight"] = "none"
-
-
-@rewrite
 def no_settings(state):
     del state["hyper_parameters"]
 
@@ -304,9 +272,17 @@ def nothing(state):
 
 
 BY_PROGRAM = (
-    no_losses, no_optimiser, empty_optimiser, no_moments, other_moments, other_shapes, no_weights,
-    weights_that_are_none, no_settings, other_settings, no_loops, nothing,
-)  # fmt: skip
+    no_optimiser,
+    empty_optimiser,
+    no_moments,
+    other_moments,
+    other_shapes,
+    no_weights,
+    no_settings,
+    other_settings,
+    no_loops,
+    nothing,
+)
 
 
 def assert_same_result(folder, other):
@@ -338,7 +314,7 @@ def test_corruptions_of_an_interrupted_run_are_right_or_refused(home):
             assert "from a copy" in message
         assert not (folder / MANIFEST).exists()
         counts["refused"] += 1
-    assert counts["refused"] >= 25
+    assert counts["refused"] >= 20
     print(counts)
 
 
@@ -365,24 +341,6 @@ def test_an_interrupted_resume_leaves_no_manifest(home, monkeypatch):
     assert isinstance(resume(folder).exception, KeyError)
     assert not (folder / MANIFEST).exists()
     assert f"{folder / MANIFEST} is missing. Go on with it by --resume" in sentence(call("cluster", folder, "new.npy"))
-
-
-def test_a_run_of_before_there_was_a_manifest(home):
-    folder = copy("run")
-    (folder / MANIFEST).unlink()
-    settings = json.loads((folder / "settings.json").read_text())
-    del settings["format"]
-    (folder / "settings.json").write_text(json.dumps({**settings, "diffclust": "0.0.7"}))
-    metrics = json.loads((folder / "metrics.json").read_text())
-    del metrics["cluster_names"]
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    rewrite(lambda state: state.pop("data"))(folder / training.LAST, None, None)
-    message = sentence(call("cluster", folder, "new.npy"))
-    assert "was written by diffclust 0.0.7, before there was a manifest.json" in message
-    assert "--resume" in message
-    assert resume(folder).exit_code == 0
-    assert_same_result(folder, "run")
-    assert load_run(folder).settings["diffclust"] == dc.__version__
 
 
 def test_a_run_can_be_renamed_and_go_on_elsewhere(home):

@@ -225,7 +225,7 @@ def test_a_folder_cannot_name_code_to_run(tmp_path, trap):
     with pytest.raises(ValueError, match=r"backbone='tests_trap:network', now it is 'linear'"):
         fit(tmp_path / "run", resume=True)
     assert not trap.exists()
-    with pytest.raises(ValueError, match=r"of another backbone: .* \(backbone\.1\.bias\)"):
+    with pytest.raises(ValueError, match=r"of another backbone: Missing key.* \"backbone\.weight\""):
         load_run(tmp_path / "run", backbone="tests_trap:network")
     assert trap.exists()
 
@@ -285,7 +285,7 @@ def test_files_make_no_objects(name, tmp_path):
     else:
         torch.save({"state_dict": Trap(), "validations": []}, path)
     write_manifest(tmp_path / "run")
-    with pytest.raises(ValueError, match=f"{name} is .*damaged") as caught:
+    with pytest.raises(ValueError, match=f"{name} .*(damaged|cannot be read)") as caught:
         load_run(tmp_path / "run")
     assert "pickle" not in str(caught.value)
     if name == "last.ckpt":
@@ -443,10 +443,10 @@ def test_no_cuda(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_device_by_another_name(tmp_path, monkeypatch):
+def test_devices(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_device("gpu") == choose_device("auto") == "cuda"
-    with pytest.raises(ValueError, match="device must be 'auto', 'cpu' or 'cuda', got 'tpu'"):
+    assert choose_device("auto") == "cuda"
+    with pytest.raises(ValueError, match="device='tpu' must be 'auto', 'cpu' or 'cuda'"):
         fit(tmp_path / "run", config=dataclasses.replace(CONFIG, device="tpu"))
     assert not (tmp_path / "run").exists()
 
@@ -514,25 +514,6 @@ def test_resume_is_refused_for_other_cannot_links_between_the_same_rows(tmp_path
     fit(tmp_path / "run", cannot_link=[(20, 21), (21, 22)])
     with pytest.raises(ValueError, match="other data, labels or pairs"):
         fit(tmp_path / "run", cannot_link=[(20, 21), (20, 22)], resume=True)
-
-
-@pytest.mark.slow
-def test_a_run_of_before_settings_were_renamed_is_resumed(tmp_path):
-    fit(tmp_path / "run")
-    before = contents(tmp_path / "run")
-    old_names = {"n_steps": "max_steps", "device": "accelerator", "reachability": "n_neighbors"}
-
-    def rename(config):
-        for new, old in old_names.items():
-            config[old] = config.pop(new)
-
-    path = tmp_path / "run" / "settings.json"
-    settings = json.loads(path.read_text())
-    rename(settings["config"])
-    path.write_text(json.dumps(settings))
-    rewrite_checkpoint(tmp_path / "run" / training.LAST, lambda s: rename(s["hyper_parameters"]["config"]))
-    fit(tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == before
 
 
 def test_another_size_guard_needs_no_training(tmp_path, monkeypatch):

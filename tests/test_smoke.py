@@ -185,20 +185,29 @@ def test_neighbors(capfd):
 
 
 def command(*arguments, cwd=None):
+    """What a user starts: seconds to import."""
     result = subprocess.run([sys.executable, "-m", "diffclust", *arguments], cwd=cwd, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-@pytest.mark.slow
+def call(*arguments):
+    """The same in this process, in the current folder."""
+    from diffclust.cli import app
+
+    result = need("typer.testing").CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
 def test_help():
     need("typer")
-    assert " fit " in command("--help")
-    assert "--labels" in command("fit", "--help")
+    assert " fit " in call("--help")
+    assert "--labels" in call("fit", "--help")
 
 
 @pytest.mark.slow
-def test_a_table_becomes_a_run(tmp_path):
+def test_a_table_becomes_a_run(tmp_path, monkeypatch):
     need("lightning")
     pandas = need("pandas")
     need("pyarrow")
@@ -208,19 +217,21 @@ def test_a_table_becomes_a_run(tmp_path):
     table["kind"] = [None if label < 0 else "abc"[label] for label in LABELS]
     table.to_csv(tmp_path / "t.csv", index=False)
     command("fit", "t.csv", "--labels", "kind", "--steps", "3", "--out", "run", cwd=tmp_path)
-    command("cluster", "run", "new.parquet", "--out", "placed.csv", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    call("cluster", "run", "new.parquet", "--out", "placed.csv")
     assert len((tmp_path / "placed.csv").read_text().splitlines()) == 1 + len(table)
     assert "Plotly" in (tmp_path / "run" / "report.html").read_text("utf-8")
     assert accumulator.EventAccumulator(str(tmp_path / "run" / "log")).Reload().Tags()["scalars"]
 
 
 @pytest.mark.slow
-def test_images_become_a_run(tmp_path):
+def test_images_become_a_run(tmp_path, monkeypatch):
     need("lightning")
     need("PIL")
     np.save(tmp_path / "x.npy", RNG.integers(0, 256, size=(36, 8, 8), dtype=np.uint8))
     np.save(tmp_path / "y.npy", LABELS)
-    command("fit", "x.npy", "--labels", "y.npy", "--clusters", "3", "--steps", "2", "--out", "run", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    call("fit", "x.npy", "--labels", "y.npy", "--clusters", "3", "--steps", "2", "--out", "run")
     assert "data:image/png" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 

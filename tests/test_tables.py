@@ -357,11 +357,11 @@ def test_a_missing_column_names_those_there_are(write, tmp_path):
     ],
 )
 def test_pairs(content, write):
-    assert read_pairs(write("pairs.csv", content), 6) == [(0, 1), (2, 3)]
+    assert read_pairs(write("pairs.csv", content), 6, "must_link")[0] == [(0, 1), (2, 3)]
 
 
 def test_pairs_of_an_array(write):
-    assert read_pairs(write("pairs.npy", np.array([[0, 1], [2, 3]])), 6) == [(0, 1), (2, 3)]
+    assert read_pairs(write("pairs.npy", np.array([[0, 1], [2, 3]])), 6, "must_link")[0] == [(0, 1), (2, 3)]
 
 
 WRONG_PAIRS = {
@@ -386,7 +386,7 @@ def test_pairs_that_cannot_be_used_say_why(name, write):
     file, content, message = WRONG_PAIRS[name]
     path = write(file, content) if content is not None else write("other", "").with_name(file)
     with pytest.raises(ValueError, match=message):
-        read_pairs(path, 6)
+        read_pairs(path, 6, "must_link")
 
 
 @pytest.mark.parametrize("digits", [400, 5000])
@@ -402,7 +402,7 @@ def test_integers_of_hundreds_of_digits(digits, tmp_path):
     with pytest.raises(
         ValueError, match=r"pairs\.csv, line 2: expected two row numbers and perhaps a weight, got '9+\.\.\.'"
     ):
-        read_pairs(pairs, 2)
+        read_pairs(pairs, 2, "must_link")
     table.write_text(f"u,v,k\n1,2,{number}\n4,3,7\n")
     assert read_table(table, "k").class_names == ["7", number]
     labels.write_text(f"{number}\n7\n")

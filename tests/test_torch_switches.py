@@ -190,6 +190,7 @@ def assert_rounded_alike(gradient, other):
 
 
 MODULES = ("PartialFenchelYoungLoss", "ConnectivityLoss", "PerturbedClustering")
+PARTIAL, CONNECTIVITY, LAYER = MODULES  # which share most of what is compiled: below they meet each option in pairs
 
 
 @pytest.mark.slow
@@ -213,8 +214,11 @@ def test_compiled_modules_equal_eager_and_move_along_the_stream(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MODULES)
-@pytest.mark.parametrize("how", ["no gradient asked for", "no_grad", "inference_mode", "eval"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [(PARTIAL, "no gradient asked for"), (PARTIAL, "inference_mode"), (CONNECTIVITY, "no_grad"),
+     (CONNECTIVITY, "eval"), (LAYER, "no gradient asked for"), (LAYER, "inference_mode")],
+)  # fmt: skip
 def test_compiled_modules_without_gradient(kind, how):
     """Validation: dynamo takes another way through an autograd.Function when nothing needs a gradient."""
     eager, module = make(kind), make(kind)
@@ -247,8 +251,15 @@ def test_inductor():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("needs_gradient", "dynamic"), [(True, None), (True, True), (False, None)])
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize(
+    ("kind", "needs_gradient", "dynamic"),
+    [
+        *((kind, True, None) for kind in MODULES),
+        (PARTIAL, True, True),
+        (LAYER, True, True),
+        (CONNECTIVITY, False, None),
+    ],
+)
 def test_compile_with_batches_of_several_sizes(kind, needs_gradient, dynamic):
     """The last batch of an epoch is smaller: with dynamic=None, too, torch then compiles for symbolic sizes.
 
@@ -268,9 +279,11 @@ def test_compile_with_batches_of_several_sizes(kind, needs_gradient, dynamic):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MODULES)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "training", "strict"),
+    [(PARTIAL, True, True), (PARTIAL, False, False), (CONNECTIVITY, True, False), (CONNECTIVITY, False, True),
+     (LAYER, True, True), (LAYER, False, False)],
+)  # fmt: skip
 def test_export(kind, training, strict):
     module = make(kind).train(training)
     arguments = (embeddings(),) if kind == "PerturbedClustering" else (embeddings(), LABELS)
@@ -289,10 +302,11 @@ def arguments_of(kind, n, leading=(), seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strict", "options"),
-    [(False, {}), (True, {}), (True, {"reachability": 4}), (True, {"similarity": "cosine", "must_link_first": False})],
-)
-@pytest.mark.parametrize("kind", MODULES)
+    ("kind", "strict", "options"),
+    [*((kind, True, {}) for kind in MODULES), (LAYER, False, {}), (PARTIAL, False, {}),
+     (CONNECTIVITY, True, {"reachability": 4}), (LAYER, True, {"reachability": 4}),
+     (PARTIAL, True, {"similarity": "cosine", "must_link_first": False})],
+)  # fmt: skip
 def test_export_with_batches_of_any_size(kind, strict, options):
     """One exported program, the numbers of the eager module for every number of points, k and fewer among them.
 
@@ -310,8 +324,7 @@ def test_export_with_batches_of_any_size(kind, strict, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize(("kind", "strict"), [(PARTIAL, True), (CONNECTIVITY, False), (LAYER, True), (LAYER, False)])
 def test_export_with_any_number_of_problems(kind, strict):
     module = make(kind).eval()
     arguments = arguments_of(kind, 9, (5,))
@@ -486,8 +499,11 @@ def test_second_derivatives_are_refused(name, square):
 
 
 @pytest.mark.slow
-@EVERY
-@pytest.mark.parametrize(("backend", "square"), [("eager", False), ("eager", True), ("aot_eager", False)])
+@pytest.mark.parametrize(
+    ("name", "backend", "square"),
+    [(name, backend, False) for name in FUNCTIONS for backend in ("eager", "aot_eager")]
+    + [(name, "eager", True) for name in ("value", "adjacency", "connectivity", "partial loss")],
+)
 def test_compiled_second_derivatives_are_refused(name, backend, square):
     """By us where the backward pass stays ours, else by AOTAutograd, which has none of anything; never a zero."""
 

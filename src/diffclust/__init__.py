@@ -57,22 +57,12 @@ __all__ = [
     "training",
 ]
 
-
-LAZY_MODULES = (
-    "cells",
-    "cluster",
-    "continuation",
-    "metric_learning",
-    "mistakes",
-    "nn",
-    "sentence_transformers",
-    "training",
-)
+LAZY = ["cells", "cluster", "continuation", "metric_learning", "mistakes", "nn", "sentence_transformers", "training"]
 
 
 def __getattr__(name: str) -> Any:
     """``diffclust.nn`` imports torch, ``diffclust.cluster`` scikit-learn: loaded when they are first asked for."""
-    if name in LAZY_MODULES:
+    if name in LAZY:
         return import_module(f"diffclust.{name}")
     if name == "load_run":
         return import_module("diffclust.runs").load_run

@@ -38,12 +38,8 @@ class Answers:
 def questions_csv(questions: Iterable[Any], row_names: Sequence[str] | None = None) -> str:
     """The text of a .csv file with an empty column to fill in: ``label`` of rows, ``answer`` of pairs.
 
-    Args:
-        questions: named tuples of :func:`diffclust.suggest` or :mod:`diffclust.mistakes`; all rows or all pairs.
-        row_names: ids of all rows, for the column ``id``.
-
-    Returns:
-        The text.
+    Questions are named tuples of :func:`diffclust.suggest` or :mod:`diffclust.mistakes`, all of rows or all of pairs.
+    ``row_names`` are the ids of all rows, for the column ``id``.
 
     >>> from diffclust.suggestions import RowQuestion
     >>> print(questions_csv([RowQuestion(7, "new 1", 0.25, "why")], ["a"] * 8), end="")
@@ -64,17 +60,8 @@ def questions_csv(questions: Iterable[Any], row_names: Sequence[str] | None = No
 def read_answers(path: Path, n_rows: int, row_names: Sequence[str] | None = None) -> Answers:
     """Reads a filled-in table of :func:`questions_csv`, or the one that a report saves. Empty answers are left out.
 
-    Args:
-        path: the .csv file.
-        n_rows: number of rows of the data.
-        row_names: ids of the rows. Where the table has ids, too, they count, and not the row numbers.
-
-    Returns:
-        The answers.
-
-    Raises:
-        ValueError: a column is missing, a row does not exist or has two labels, or an answer is neither "same" nor
-            "different". The message names the line.
+    Where the table has ids and ``row_names`` are given, they count, and not the row numbers. What cannot be used is a
+    ValueError that names the line.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -85,19 +72,9 @@ def read_answers(path: Path, n_rows: int, row_names: Sequence[str] | None = None
 
 
 def parse_answers(text: str, source: str, n_rows: int, row_names: Sequence[str] | None = None) -> Answers | None:
-    r"""Reads answers as :func:`read_answers` does, from a text; None where its first line lacks the columns of answers.
+    r"""Reads answers as :func:`read_answers` does, from the text of a file that is called ``source`` in messages.
 
-    Args:
-        text: of the file.
-        source: its name, for messages.
-        n_rows: as in :func:`read_answers`.
-        row_names: as in :func:`read_answers`.
-
-    Returns:
-        The answers.
-
-    Raises:
-        ValueError: as in :func:`read_answers`.
+    None where its first line lacks the columns of answers.
 
     >>> parse_answers("row,other,answer\n0,1,same\n1,2,different\n0,2,\n", "a.csv", 3)
     Answers(labels={}, must_link=[(0, 1)], cannot_link=[(1, 2)])

@@ -187,10 +187,6 @@ def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
     counts (nothing negative, many zeros, no column with most of the variance). Labels overrule this if, under the other
     scaling, significantly more labelled rows have a nearest labelled row of their class.
 
-    Args:
-        x: (n, ...) rows.
-        labels: (n,) integers, negative where unknown, or None.
-
     Returns:
         "global" for columns of one unit, "column" for columns of different units.
 
@@ -223,10 +219,6 @@ def choose_scaling(x: Tensor, labels: Tensor | None = None) -> str:
 
 def share_of_alike(x: Tensor, labels: Tensor) -> float:
     """How often the labelled row that is nearest to a labelled row is of its class.
-
-    Args:
-        x: (n, ...) rows.
-        labels: (n,) integers, negative where unknown.
 
     Returns:
         The share of the first 2,000 labelled rows whose class has another one; nan if there are fewer than 20.

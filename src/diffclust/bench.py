@@ -40,17 +40,8 @@ class Timing(NamedTuple):
 def timings(n_points: int, n_draws: int = 100, n_clusters: int = 10, *, device: str | None = None) -> Iterator[Timing]:
     """Times the solves of a loss on points in overlapping classes.
 
-    Args:
-        n_points: how many.
-        n_draws: draws of noise.
-        n_clusters: k.
-        device: a device of torch on which the solver for CUDA is timed, too; None takes the GPU, if there is one.
-
-    Yields:
-        The times of each kind of solve.
-
-    Raises:
-        AssertionError: the answers of two solvers differ. Then nothing is timed.
+    ``device`` is one of torch on which the solver for CUDA is timed, too; None takes the GPU, if there is one. Where
+    the answers of two solvers differ, nothing is timed, and an AssertionError says so.
 
     >>> [timing.solve for timing in timings(12, n_draws=2, n_clusters=3)]
     ['free', 'must-links first', 'one pass', 'together']

@@ -22,7 +22,7 @@ from diffclust.answers import Answers, questions_csv, read_answers
 from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
 from diffclust.partition import CUTS
-from diffclust.tables import Table, listed, read_pair_weights, read_pairs, read_table
+from diffclust.tables import Table, listed, read_pairs, read_table
 from diffclust.tables.table import ending
 from diffclust.tables.texts import MODEL as TEXT_MODEL
 from diffclust.tables.texts import TextColumn
@@ -74,14 +74,11 @@ def _check_weight(value: str) -> str:
 
 
 def _pair_weights(
-    path: Path | None, n_pairs: int, default: str, run_weights: NDArray[np.float64]
+    in_file: NDArray[np.float64], n_pairs: int, default: str, run_weights: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
     """Weights of pairs: first those of a file, with a default, last those of an earlier run; None if all are hard."""
-    number = {"hard": np.inf, "auto": np.nan}.get(default)
-    weights = np.full(n_pairs, float(default) if number is None else number)
-    in_file = None if path is None else read_pair_weights(path)
-    if in_file is not None:
-        weights[: len(in_file)] = np.where(np.isnan(in_file), weights[: len(in_file)], in_file)
+    weights = np.full(n_pairs, float({"hard": "inf", "auto": "nan"}.get(default, default)))
+    weights[: len(in_file)] = np.where(np.isnan(in_file), weights[: len(in_file)], in_file)
     weights[n_pairs - len(run_weights) :] = run_weights
     return None if np.isinf(weights).all() else weights
 
@@ -204,12 +201,10 @@ def fit(
     With no DATA it runs on the handwritten digits of scikit-learn: 100 labels are known, three digits have none.
     """
     from diffclust import training
-    from diffclust.runs import SETTINGS, fit_run, load_run, tell_again
+    from diffclust.runs import SETTINGS, fit_run, load_run, refit_input
 
     if model is not None and text is None:
         raise ValueError(f"model={model!r} reads texts: name their column, text=COLUMN.")
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device={device} must be auto, cpu or cuda.")
     before, named = (None if path is None else load_run(path, backbone) for path in (warm, like))
     truth = None
     if data is None:
@@ -229,16 +224,17 @@ def fit(
         else:
             table = read_table(data, labels, **how)
         title = f"{data.name}: clusters by diffclust"
-    pairs: dict[str, Any] = {
-        name: read_pairs(path, len(table), name) if path else []
+    given = {
+        name: read_pairs(path, len(table), name) if path else ([], np.empty(0))
         for name, path in (("must_link", must_link), ("cannot_link", cannot_link))
     }
+    pairs: dict[str, Any] = {name: found for name, (found, _) in given.items()}
     if drop_suspects and warm is None:
         raise ValueError("--drop-suspects needs --warm, the run in which labels look wrong.")
     run_weights = (np.empty(0), np.empty(0))  # of must-links and cannot-links that come from the earlier run
     if before is not None or more is not None:
         answers = Answers() if more is None else read_answers(more, len(table), table.row_names)
-        told = tell_again(table, before, answers, drop_suspects)
+        told = refit_input(table, before, answers, drop_suspects)
         table, run_weights = told.table, (told.must_weights, told.cannot_weights)
         pairs = {name: pairs[name] + getattr(told, name) for name in pairs}
     if before is not None:
@@ -275,8 +271,8 @@ def fit(
         progress=not quiet,
         title=title,
         say=(lambda text: None) if quiet else _say,
-        must_weights=_pair_weights(must_link, len(pairs["must_link"]), pair_weight, run_weights[0]),
-        cannot_weights=_pair_weights(cannot_link, len(pairs["cannot_link"]), pair_weight, run_weights[1]),
+        must_weights=_pair_weights(given["must_link"][1], len(pairs["must_link"]), pair_weight, run_weights[0]),
+        cannot_weights=_pair_weights(given["cannot_link"][1], len(pairs["cannot_link"]), pair_weight, run_weights[1]),
         **pairs,
     )
     if result is not None:

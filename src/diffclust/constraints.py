@@ -236,8 +236,8 @@ class Constraints:
     def label_range(self) -> tuple[Array, Array]:
         """``min_clusters`` and ``max_clusters`` of the label form, in one go."""
         ordered, xp = sort(self.labels), namespace_of(self.labels)
-        # Compared in a circle: slices of n - 1 entries would bind a program that torch traces for any n to n != 2. The
-        # first label is then new unless all are the same.
+        # Compared in a circle, because a program with slices of n - 1 entries, which torch traces for any n, would not
+        # hold for n = 2. So the first label counts as new unless all are the same.
         new = (ordered != xp.roll(ordered, 1, -1)) & (ordered >= 0)
         n_groups, n_known = xp.maximum(new.sum(-1), (ordered[..., -1] >= 0) * 1), (self.labels >= 0).sum(-1)
         return _scalar(n_groups.clip(min=1)), _scalar(self.n_points - n_known + n_groups)

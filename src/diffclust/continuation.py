@@ -118,11 +118,7 @@ def row_keys(features: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def match_rows(keys: NDArray[Any], old_keys: NDArray[Any]) -> Ints:
-    """The old row that each row is; of equal rows the first is the first, and so on.
-
-    Args:
-        keys: (n,) hashes or ids of the rows.
-        old_keys: (m,) the same of the old rows.
+    """The old row that each row is, by hashes or ids; of equal rows the first is the first, and so on.
 
     Returns:
         (n,) numbers of old rows, -1 where there is none.

@@ -34,13 +34,8 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
 def write_atomically(path: Path, content: bytes | str | Callable[[io.BytesIO], Any]) -> None:
     """Writes a file so that the final name never shows half of it.
 
-    Args:
-        path: the final name.
-        content: the bytes, a text, or a function that writes to a file. It is given a buffer in memory, because NumPy
-            and torch do not report a full disk when they write to it themselves.
-
-    Raises:
-        OSError: names the final file.
+    A function gets a buffer in memory to write to, because NumPy and torch do not report a full disk when they write to
+    a file themselves.
     """
     if callable(content):
         buffer = io.BytesIO()
@@ -81,9 +76,6 @@ _FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 def spreadsheet_text(text: str) -> str:
     """The text, with a quote before it where a spreadsheet would take it for a formula.
 
-    Returns:
-        A cell of a .csv file.
-
     >>> [spreadsheet_text(text) for text in ("=1+1", "-1", "+3.5e2", "-x", "cat")]
     ["'=1+1", '-1', '+3.5e2', "'-x", 'cat']
     """
@@ -92,9 +84,6 @@ def spreadsheet_text(text: str) -> str:
 
 def from_spreadsheet(text: str) -> str:
     """The inverse of :func:`spreadsheet_text`.
-
-    Returns:
-        The text.
 
     >>> [from_spreadsheet(text) for text in ("'=1+1", "'quoted", "cat")]
     ['=1+1', "'quoted", 'cat']

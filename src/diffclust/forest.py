@@ -216,13 +216,9 @@ class Hierarchy:
         for number in (n_neighbors, reachability):
             if number is not None:
                 check_neighbors(number, len(x))
-        if reachability is None:
-            edges, weights = solvers.spanning_tree(x, metric, n_neighbors, algorithm, progress)
-        elif n_neighbors is None:
-            edges, weights = solvers.robust_spanning_tree(x, metric, reachability)
-        else:
+        if None not in (n_neighbors, reachability):
             raise ValueError("reachability needs the exact tree: it does not go with n_neighbors.")
-        return cls(len(x), edges, weights)
+        return cls(len(x), *solvers.spanning_tree(x, metric, n_neighbors, reachability, algorithm, progress))
 
     @classmethod
     def from_edges(

@@ -177,6 +177,16 @@ def is_rehearsed() -> bool:
     return _rehearsed
 
 
+def as_like(array: Any, other: Any, name: str = "the array") -> Any:
+    """The array in the framework of another one, with its dtype and on its device. ``name`` is for the error."""
+    framework, xp = framework_of(other), namespace_of(other)
+    if framework_of(array) == "numpy" or framework == "numpy":
+        array = to_numpy(array, name)
+    if framework == "torch":
+        return xp.as_tensor(array, dtype=other.dtype, device=other.device)
+    return xp.asarray(array, other.dtype)
+
+
 def sort(array: Any) -> Any:
     """Sorted along the last axis."""
     return array.sort(-1).values if framework_of(array) == "torch" else namespace_of(array).sort(array, -1)

@@ -37,15 +37,9 @@ GOOD_GAP = 0.1  # the lowest threshold counts whose gap is smaller than the larg
 
 
 def compare_numbers(splits: Sequence[Split], cut_all: CutAll, labels: Labels) -> dict[int, float]:
-    """Numbers of clusters from that of the labelled classes to three times it, and the score of each.
+    """The score of each number of clusters, from that of the labelled classes to three times it.
 
-    Args:
-        splits: trained without some labels.
-        cut_all: makes partitions of a split.
-        labels: (n,) all labels, -1 unknown.
-
-    Returns:
-        The mean adjusted Rand index of all labels with every cut of every split, by the number of clusters.
+    It is the mean adjusted Rand index of all labels (n,) with every cut of every split that was trained without some.
     """
     n_classes, some = len(np.unique(labels[labels >= 0])), _some_rows(labels)
     tried = np.unique(np.linspace(max(2, n_classes), 3 * n_classes, 9).round().astype(int))
@@ -76,12 +70,7 @@ def _scores_of_numbers(
 def expect_number(splits: Sequence[Split], labels: Labels) -> float | None:
     """The number of clusters, if classes that nobody labelled are in the mean as large as others.
 
-    Args:
-        splits: trained without some labels. Those in which no class was hidden say nothing.
-        labels: (n,) all labels, -1 unknown.
-
-    Returns:
-        The geometric mean over the splits, or None if none says anything.
+    It is the geometric mean over the splits in which classes were hidden; None if none says anything.
 
     >>> points = np.repeat([0.0, 5.0, 9.0, 14.0], 50)[:, None] + np.random.default_rng(0).normal(size=(200, 1)) / 10
     >>> labels = np.repeat([0, 1, 2, -1], 50)
@@ -130,15 +119,9 @@ def _shares_above(values: NDArray[np.int64], thresholds: NDArray[np.float64]) ->
 
 
 def likely_numbers(scores: Mapping[int, float], n_classes: int, expected: float | None = None) -> tuple[int, int, int]:
-    """The number of clusters, and an interval in which it probably is.
+    """The numbers of clusters up to which there are 10 %, 50 % and 90 % of the weight.
 
-    Args:
-        scores: of :func:`compare_numbers`; numbers between are interpolated.
-        n_classes: the number of labelled classes.
-        expected: of :func:`expect_number`.
-
-    Returns:
-        The numbers up to which there are 10 %, 50 % and 90 % of the weight.
+    Takes what :func:`compare_numbers` and :func:`expect_number` found. Scores of numbers between are interpolated.
 
     >>> flat = {4: 0.7, 8: 0.7, 12: 0.7}
     >>> likely_numbers(flat, 4), likely_numbers(flat, 4, 6.0), likely_numbers({**flat, 8: 0.9}, 4, 6.0)

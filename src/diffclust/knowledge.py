@@ -290,9 +290,14 @@ class Knowledge:
 
         Returns:
             (statements,).
+
+        Raises:
+            ValueError: there is not one cluster for each row.
         """
-        said = self.statements()
-        _, found = np.unique(self._check_clusters(clusters), return_inverse=True)
+        said, clusters = self.statements(), to_numpy(clusters, "clusters")
+        if clusters.shape != (self.n_points,):
+            raise ValueError(f"clusters must be those of the {self.n_points} rows, got shape {clusters.shape}.")
+        _, found = np.unique(clusters, return_inverse=True)
         classes = np.unique(self.labels[self.labels >= 0])
         number = self.n_points + np.searchsorted(self.n_points + classes, said.ends)
         ends = np.where(said.ends < self.n_points, said.ends, number)
@@ -314,12 +319,6 @@ class Knowledge:
         row, column = linear_sum_assignment(counts, maximize=True)
         assigned[row] = column
         return assigned
-
-    def _check_clusters(self, clusters: Any) -> NDArray[Any]:
-        found = to_numpy(clusters, "clusters")
-        if found.shape != (self.n_points,):
-            raise ValueError(f"clusters must be those of the {self.n_points} rows, got shape {found.shape}.")
-        return found
 
     def _describe(self, number: int) -> tuple[str, tuple[int, int], float]:
         """Kind, pair and weight of a statement; of a label, the pair is row and class."""

@@ -28,10 +28,7 @@ class ClassLabels:
     classes: NDArray[Any]
 
     def cluster_names(self, held: NDArray[np.int64]) -> NDArray[Any]:
-        """What each cluster is called.
-
-        Args:
-            held: (clusters,) code of the class that a cluster holds, -1 for a new cluster.
+        """What each cluster is called that holds the class with a code of ``held``, -1 for a new cluster.
 
         Returns:
             (clusters,) classes. New clusters are "new 1", "new 2", ... where classes are names, and else numbers above

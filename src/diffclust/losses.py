@@ -20,7 +20,7 @@ import numpy as np
 from diffclust._typing import Array, Integers, Seed
 from diffclust.bindings import backend_of
 from diffclust.constraints import Constraints
-from diffclust.frameworks import device_of, framework_of, is_traced, namespace_of, to_numpy
+from diffclust.frameworks import as_like, device_of, framework_of, is_traced, namespace_of, to_numpy
 from diffclust.noise import Draws, Noise
 from diffclust.solvers import Answer, Request
 from diffclust.solvers.checks import check_feasible, clamp_clusters
@@ -177,10 +177,7 @@ def _clamped(problem: Problem) -> Array:
 
 def _known_matrix(problem: Problem) -> Array:
     """M_Ω (problems, n, n), of the similarity's kind, where it lives."""
-    matrix, like = Constraints(problem.labels, problem.relation).matrix(), problem.given
-    if framework_of(like) == "torch":
-        return namespace_of(like).as_tensor(matrix, device=like.device, dtype=like.dtype)
-    return matrix.astype(like.dtype)
+    return as_like(Constraints(problem.labels, problem.relation).matrix(), problem.given)
 
 
 def _warn_if_nothing_is_known(problem: Problem) -> None:
@@ -239,13 +236,7 @@ def fenchel_young_loss(
     check_choice("reduction", reduction, REDUCTIONS)
     draws = check_draws(similarity, epsilon, n_draws, noise, seed, first_draw, antithetic)
     problem = prepare(similarity, n_clusters, clamp=True)
-    xp = namespace_of(problem.given)
-    if framework_of(similarity) == "numpy":
-        adjacency = np.asarray(to_numpy(adjacency, "adjacency"), problem.given.dtype)
-    elif framework_of(similarity) == "jax":
-        adjacency = xp.asarray(adjacency, problem.given.dtype)
-    elif framework_of(adjacency) != "torch":
-        adjacency = xp.asarray(to_numpy(adjacency, "adjacency"), dtype=problem.given.dtype, device=problem.given.device)
+    adjacency = as_like(adjacency, problem.given, "adjacency")
     if tuple(adjacency.shape) != (*problem.batch_shape, problem.n_points, problem.n_points):
         raise ValueError(
             f"adjacency must have the shape of the similarity, {tuple(np.shape(similarity))}, got "
@@ -253,7 +244,7 @@ def fenchel_young_loss(
         )
     means, _ = backend_of(problem.given).value(problem.given, problem.request(draws, if_infeasible="raise"))
     # Where y has no edge, -inf may stand in the similarity, and 0 * -inf is no number.
-    inner = xp.where(adjacency == 0, 0.0, problem.given * adjacency).sum((-1, -2))
+    inner = namespace_of(problem.given).where(adjacency == 0, 0.0, problem.given * adjacency).sum((-1, -2))
     return _reduce(means - inner, problem, reduction)
 
 

@@ -37,9 +37,6 @@ ALONE = re.compile(rf"(?<![\w./\\'\"-])({'|'.join(name for name in FLAGS if '_' 
 def in_flags(message: str) -> str:
     """A message about Python arguments in terms of options.
 
-    Returns:
-        The message.
-
     >>> in_flags("n_clusters=2 is too small: give must_link pairs, or resume=True and a smaller min_cluster_size.")
     '--clusters 2 is too small: give --must-link pairs, or --resume and a smaller --min-cluster-size.'
     """
@@ -51,12 +48,7 @@ def in_flags(message: str) -> str:
 def exit_with_message(command: Callable[..., None], translate: Callable[[str], str] = in_flags) -> Callable[..., None]:
     """A command whose errors are shown as one sentence, with exit code 2. Faults of this program keep their traceback.
 
-    Args:
-        command: a function of keyword arguments.
-        translate: turns a message of the library into one of the command line.
-
-    Returns:
-        The command.
+    ``translate`` turns a message of the library into one of the command line.
     """
 
     @functools.wraps(command)

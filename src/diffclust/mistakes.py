@@ -106,11 +106,7 @@ def suspect_labels(found: Partition, class_names: list[str], rows: Any = None) -
 
 @small_in_one_thread
 def label_chances(found: Partition, rows: Any = None) -> Floats:
-    """How likely each class is for each labelled row whose label is hidden.
-
-    Args:
-        found: the clusters, with the labels that they were told.
-        rows: as in :func:`suspect_labels`.
+    """How likely each class is for each labelled row whose label is hidden; ``rows`` as in :func:`suspect_labels`.
 
     Returns:
         (n, classes), NaN for rows without a label, and for those whose class has no other label.

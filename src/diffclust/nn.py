@@ -21,7 +21,7 @@ except ImportError as error:  # pragma: no cover
 
 from diffclust import losses, perturbed
 from diffclust import similarity as similarities
-from diffclust.bindings.torch import as_integer
+from diffclust.bindings import torch as binding
 from diffclust.bindings.torch_similarity import standardized_distances
 from diffclust.constraints import Constraints
 from diffclust.frameworks import check_at_least, is_integer, smaller
@@ -133,7 +133,7 @@ class _Perturbed(_OnEmbeddings):
         self.antithetic = antithetic
         if seed is None:
             seed = int(torch.randint(0, 2**63 - 1, ()))
-        self.register_buffer("noise_seed", as_integer("seed", seed, torch.device("cpu")).clone())
+        self.register_buffer("noise_seed", binding.as_integer("seed", seed, torch.device("cpu")).clone())
         self.register_buffer("noise_counter", torch.zeros((), dtype=torch.int64))
 
     def _noise_position(self) -> tuple[Tensor, ...]:
@@ -154,6 +154,12 @@ class _Perturbed(_OnEmbeddings):
             "seed": seed,
             "first_draw": first,
         }
+
+    def _connectivity(self) -> Callable[..., Tensor]:
+        """The function that makes the soft connectivity, of the draws of all ranks if they share one clustering."""
+        if self._gathers():
+            return functools.partial(_distributed().connectivity, group=self._group())
+        return binding.connectivity
 
     def extra_repr(self) -> str:
         """The settings that ``print`` shows."""
@@ -205,7 +211,7 @@ class _Loss(_Perturbed):
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
-    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Constraints, draws: dict[str, Any]) -> Tensor:
         raise NotImplementedError
 
 
@@ -286,14 +292,14 @@ class PartialFenchelYoungLoss(_Loss):
         )
         return loss if scale is None else loss * scale
 
-    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
+    def _loss_over_ranks(self, embeddings: Tensor, labels: Constraints, draws: dict[str, Any]) -> Tensor:
         start, count = _distributed().share_of_draws(self.n_draws, self.antithetic, self._group())
         if count == 0:
             # Without a draw of its own: 0 in the dtype of the other ranks' losses.
             local = embeddings[:0].sum().to(torch.promote_types(embeddings.dtype, torch.float32))
         else:
             own = {**draws, "first_draw": draws["first_draw"] + start, "n_draws": count}
-            local = self._loss(embeddings, known, own)
+            local = self._loss(embeddings, labels, own)
         return _distributed().mean_over_ranks(local, count / self.n_draws, self._group())
 
 
@@ -352,23 +358,13 @@ class ConnectivityLoss(_Loss):
         self._set_reduction(reduction, strict)
 
     def _loss(self, embeddings: Tensor, labels: Tensor | Constraints, draws: dict[str, Any]) -> Tensor:
-        return losses.connectivity_loss(
-            self._scaled_similarities(embeddings),
-            self._constraints(embeddings, labels),
-            self.n_clusters,
-            strict=self.strict,
-            reduction=self.reduction,
-            **draws,
-        )
-
-    def _loss_over_ranks(self, embeddings: Tensor, known: Constraints, draws: dict[str, Any]) -> Tensor:
-        similarity = self._scaled_similarities(embeddings)
-        known = self._constraints(embeddings, known)
+        similarity, known = self._scaled_similarities(embeddings), self._constraints(embeddings, labels)
         check_hard(known, "ConnectivityLoss")
         problem = losses._prepare(similarity, self.n_clusters, known, self.strict)
         checked = check_draws(similarity, **draws)
-        over_ranks = functools.partial(_distributed().connectivity, group=self._group())
-        return losses._connectivity_loss(problem, checked, self.reduction, over_ranks)
+        return losses._connectivity_loss(problem, checked, self.reduction, self._connectivity())
+
+    _loss_over_ranks = _loss
 
 
 class PerturbedClustering(_Perturbed):
@@ -430,17 +426,7 @@ class PerturbedClustering(_Perturbed):
         Returns:
             For each pair the share of draws in which it is in one cluster, (..., n, n).
         """
-        if self._gathers():
-            similarity = self.similarities(self._of_all_ranks(embeddings)[0])
-            draws = check_draws(similarity, **self._draws(embeddings))
-            request = perturbed.request_of(
-                prepare(similarity, self.n_clusters, constraints), draws, self.must_link_first
-            )
-            return _distributed().connectivity(similarity, request, group=self._group())
-        return perturbed.perturbed_connectivity(
-            self.similarities(embeddings),
-            self.n_clusters,
-            constraints=constraints,
-            must_link_first=self.must_link_first,
-            **self._draws(embeddings),
-        )
+        similarity = self.similarities(self.gathered(embeddings))
+        draws = check_draws(similarity, **self._draws(embeddings))
+        problem = prepare(similarity, self.n_clusters, constraints)
+        return self._connectivity()(problem.given, perturbed.request_of(problem, draws, self.must_link_first))

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import check_at_least, framework_of, is_integer
+from diffclust.frameworks import check_at_least, framework_of
 
 __all__ = ["Gumbel", "Noise", "Normal", "sample"]
 
@@ -113,7 +113,7 @@ def normal_pair(word_0: Any, word_1: Any) -> tuple[Any, Any]:
 def gumbel(word: Any) -> Any:
     """A standard Gumbel variable, -log(E) with E = -log(1 - v) exponential; below 22.9."""
     v, rest = uniform(word), uniform(MASK - word)
-    # Near v = 0 the log of `rest`, rounded near 1, would lose what -log(1 - v) lives on: there log1p(-v) is taken.
+    # Near v = 0, `rest` is rounded near 1, and its log has lost the digits of -log(1 - v). There log1p(-v) is taken.
     near = np.float32(v < _QUARTER)
     return -log(-(near * log_polynomial(-np.minimum(v, _QUARTER)) + (_ONE - near) * log(rest)))
 
@@ -245,15 +245,7 @@ class Draws(NamedTuple):
 
 
 def check_noise(noise: Any) -> str | Noise:
-    """The short form of a noise that has one, else the noise itself.
-
-    Returns:
-        One of :data:`KINDS`, or the :class:`Noise`.
-
-    Raises:
-        ValueError: it is neither one of the short forms nor a :class:`Noise`.
-        TypeError: it is a class in place of an instance, or cannot be hashed.
-    """
+    """The short form of a noise that has one, else the noise itself; an error if it is none, or cannot be hashed."""
     if isinstance(noise, str):
         if noise in KINDS:
             return noise
@@ -276,14 +268,7 @@ def as_noise(noise: str | Noise) -> Noise:
 
 
 def kernel_of(noise: str | Noise) -> int:
-    """The number by which kernels know a noise.
-
-    Returns:
-        Its position in :data:`KINDS`.
-
-    Raises:
-        ValueError: solvers have no kernel for it.
-    """
+    """The number by which kernels know a noise, its position in :data:`KINDS`; a ValueError if they do not."""
     if not isinstance(noise, str):
         raise ValueError(
             f"This solver has kernels for the noise {KINDS} only, got {noise!r}. diffclust.solvers.solver_for(array, "
@@ -353,7 +338,5 @@ def check_integer(name: str, value: Any) -> int:
 
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:
     """The two 32-bit words of the key; negative seeds (of signed integer types) count modulo 2^64."""
-    if not is_integer(seed):
-        raise TypeError(f"seed must be an integer, got {seed!r}.")
     seed = check_integer("seed", seed)
     return np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)

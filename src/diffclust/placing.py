@@ -14,18 +14,10 @@ VOTERS = 15  # rows around a new one that say which of many clusters it is in
 
 
 def joined_rows(points: NDArray[Any], clusters: NDArray[Any], others: NDArray[Any]) -> NDArray[np.int64]:
-    """The number of the clustered row that each new row joins: the nearest one.
+    """The number of the clustered row, of ``points`` (n, d), that each of ``others`` (m, d) joins: the nearest one.
 
     Of more than 20 clusters it is the nearest one in the cluster that most of the 15 nearest rows are in, because there
     are many borders to be on the wrong side of. A new row that equals a clustered one joins that.
-
-    Args:
-        points: (n, d) the clustered rows.
-        clusters: (n,) their clusters, numbered from 0.
-        others: (m, d) new rows.
-
-    Returns:
-        (m,) numbers of clustered rows.
 
     >>> points = np.append(np.arange(30.0), 3.6)[:, None]
     >>> clusters = np.append(np.arange(30) // 6, 9) + 20  # the last one is a stray
@@ -42,13 +34,7 @@ def joined_rows(points: NDArray[Any], clusters: NDArray[Any], others: NDArray[An
 
 
 def count_votes(clusters: NDArray[Any]) -> NDArray[np.int64]:
-    """How many neighbours of a row are in the cluster of each of them.
-
-    Args:
-        clusters: (m, neighbours) clusters of the neighbours of each row.
-
-    Returns:
-        (m, neighbours) counts.
+    """How many neighbours of a row are in the cluster of each of them, (m, neighbours).
 
     >>> count_votes(np.array([[4, 7, 4]])).tolist()
     [[2, 1, 2]]

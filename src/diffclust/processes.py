@@ -40,18 +40,13 @@ _shown: dict[Any, Any] = {}  # which warnings of forks were shown, as modules ha
 def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Callable[[], list[R]]]:
     """Starts tasks in forks of this process, as many as there are cores besides the one that this process keeps.
 
-    A fork takes the next task until none is left. So does this process once it asks for the results. Each task runs in
-    one thread of torch, OpenMP and BLAS, with forks or without, so results do not depend on the number of cores.
+    A fork takes the next task until none is left. So does this process once it asks for the results, by the function
+    that this yields; an error of a task is raised there. Each task runs in one thread of torch, OpenMP and BLAS, with
+    forks or without, so results do not depend on the number of cores. Results are pickled, and a task draws no random
+    numbers but from generators that it seeds.
 
-    Args:
-        tasks: functions without arguments, whose results can be pickled. They draw no random numbers but from
-            generators that they seed.
-        if_: False starts nothing, because the tasks are too small, or too large for one thread. They are done with the
-            threads that they find.
-
-    Yields:
-        A function that returns the results in the order of the tasks. Without forks it does all of the tasks. An error
-        of a task is raised there.
+    ``if_=False`` starts nothing, because the tasks are too small, or too large for one thread. They are done with the
+    threads that they find.
 
     >>> with beside([lambda: 1, lambda: 2]) as results:
     ...     results()

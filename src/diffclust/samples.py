@@ -31,17 +31,9 @@ def can_sample(knowledge: Knowledge) -> bool:
 
 
 def choose_rows(labels: Ints, seed: int, size: int) -> Ints:
-    """The rows of a sample, in order: labelled rows, up to half of it, and others.
+    """The numbers (size,) of the rows of a sample, in order: labelled rows, up to half of it, and others.
 
     If there are more labelled rows, random ones are taken, but some of each class in any case.
-
-    Args:
-        labels: (n,) class of each row, -1 where unknown.
-        seed: of the choice.
-        size: of the sample.
-
-    Returns:
-        (size,) numbers of rows.
     """
     order = np.random.default_rng([seed, 4]).random(len(labels))
     labelled = np.flatnonzero(labels >= 0)
@@ -55,15 +47,9 @@ def choose_rows(labels: Ints, seed: int, size: int) -> Ints:
 
 
 def hide_alike(knowledge: Knowledge, sample: Ints, rest: Knowledge) -> Knowledge:
-    """Hides the labels among all rows that were hidden in a sample; a class that has lost all labels there has none.
+    """Hides the labels among all rows that were hidden in a sample, of which ``rest`` is still known.
 
-    Args:
-        knowledge: about all rows.
-        sample: (m,) numbers of the rows in the sample.
-        rest: what is still known about the sample.
-
-    Returns:
-        What is still known about all rows.
+    A class that has lost all labels in the sample has none.
     """
     told = knowledge.labels[sample]
     hidden = np.isin(knowledge.labels, np.setdiff1d(told[told >= 0], rest.labels))
@@ -74,14 +60,8 @@ def hide_alike(knowledge: Knowledge, sample: Ints, rest: Knowledge) -> Knowledge
 def spread(points: NDArray[Any], sample: Ints, partitions: Iterable[Ints], labels: Ints) -> list[Ints]:
     """Partitions of all rows: those of a sample, and every other row goes where most of its 15 nearest rows there go.
 
-    Args:
-        points: (n, d) all rows.
-        sample: (m,) which of them were clustered.
-        partitions: (m,) clusters of these, which agree with the labels.
-        labels: (n,) class of each row, -1 where unknown. Each class has a labelled row in the sample.
-
-    Returns:
-        (n,) for each partition. They agree with the labels, too.
+    The partitions (m,) of the sample agree with ``labels`` (n,), and each class has a labelled row in it. So those of
+    all rows agree, too.
 
     >>> points, labels = np.array([[0.0], [0.1], [5.0], [0.2], [5.2]]), np.array([0, -1, -1, -1, -1])
     >>> [found.tolist() for found in spread(points, np.array([0, 2]), [np.array([1, 0])], labels)]

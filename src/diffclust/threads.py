@@ -26,10 +26,10 @@ SMALL_BATCH = 2**29  # multiply-adds of a network's forward pass
 SMALL_SET = 2**36  # coordinates of all pairs of rows: a search for neighbours takes a few seconds in one thread
 
 
-class _Inside:
+class _OneThreadState:
     """How many threads are inside of :func:`one_thread`, and torch's number of threads before the first of them.
 
-    To set it in one thread changes what torch says in another that has not asked before.
+    Setting it in one thread changes what torch reports in other threads that have not asked yet.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Inside:
             return int(self.before if self.count and self.before else torch.get_num_threads())
 
 
-_INSIDE = _Inside()
+_STATE = _OneThreadState()
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def one_thread(if_: bool = True) -> Iterator[None]:
     from threadpoolctl import ThreadpoolController
 
     torch, controller = sys.modules.get("torch"), ThreadpoolController()
-    with _INSIDE.enter(torch) as (before, limited), contextlib.ExitStack() as stack:
+    with _STATE.enter(torch) as (before, limited), contextlib.ExitStack() as stack:
         # BLAS has one number for all threads. One thread limits it: a second would find and restore one.
         stack.enter_context((controller.select(user_api="openmp") if limited else controller).limit(limits=1))
         if torch:
@@ -101,7 +101,7 @@ def ignored_warnings(category: type[Warning] = Warning, message: str = "", modul
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # another library may have put back a list of before
+        with contextlib.suppress(ValueError):  # another library may have restored an older list
             filters.remove(ignored)
 
 
@@ -111,9 +111,8 @@ _limit: float = math.inf
 def allowed_threads() -> int:
     """The number of cores that this process may use, or of threads where the user allows fewer of them.
 
-    Returns:
-        It. The user says it by OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS; :func:`one_thread`
-        does not count.
+    The user says it by OMP_NUM_THREADS, ``torch.set_num_threads`` or NUMBA_NUM_THREADS; :func:`one_thread` does not
+    count.
     """
     import joblib
     import numba
@@ -121,7 +120,7 @@ def allowed_threads() -> int:
     torch = sys.modules.get("torch")
     cores = joblib.cpu_count()
     of_user = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number for each level of nesting
-    of_torch = _INSIDE.threads_outside(torch) if torch else int(of_user) if of_user.isdecimal() else cores
+    of_torch = _STATE.threads_outside(torch) if torch else int(of_user) if of_user.isdecimal() else cores
     return int(min(cores, of_torch, vars(numba.config)["NUMBA_NUM_THREADS"], _limit))
 
 
@@ -142,7 +141,7 @@ def solver_threads(wanted: int) -> int:
 
 
 def is_small_set(rows: Any) -> bool:
-    """Whether work on all pairs of rows (n, ...) is a small job. What is no array is not known to be one."""
+    """Whether work on all pairs of rows (n, ...) is a small job. Of anything but an array that is not known."""
     shape = tuple(getattr(rows, "shape", ()))
     return bool(shape) and shape[0] * math.prod(shape) < SMALL_SET
 

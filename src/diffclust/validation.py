@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from diffclust._typing import Array, Integers, Seed
 from diffclust.constraints import Constraints
 from diffclust.frameworks import (
+    as_like,
     check_at_least,
     framework_of,
     is_captured,
@@ -163,10 +164,12 @@ def check_floating(name: str, array: Array) -> Array:
 def check_n_clusters(
     n_clusters: Integers, n_points: int, batch_shape: tuple[int, ...], like: Array, clamp: bool = False
 ) -> Array:
-    """The number of clusters, from 1 to n_points; with ``clamp``, at most n_points. Arrays of a framework are not read.
+    """k, an int or (problems,) integers where ``like`` lives, from 1 to n_points; with ``clamp``, at most n_points.
+
+    Arrays of a framework are not read.
 
     Returns:
-        An int, or (problems,) integers where ``like`` lives.
+        The number of clusters.
 
     Raises:
         TypeError: k is not an integer.
@@ -257,21 +260,17 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 def check_points(points: Array) -> Array:
     """Finite real points (n, d), as they came if they are a tensor on a GPU of CUDA, else as a NumPy array."""
-    on_host = framework_of(points) != "torch" or not points.is_cuda
-    if on_host:
-        points = to_numpy(points, "points")
-        if points.dtype.kind not in "iubf":
-            raise TypeError(f"points must be real numbers, got dtype {points.dtype}.")
-    if points.ndim != 2:
-        raise ValueError(f"points must have shape (n, d), got shape {tuple(points.shape)}.")
-    if 0 in points.shape:
-        raise ValueError(
-            f"points are empty (shape {tuple(points.shape)}): at least one point and one dimension are needed."
-        )
-    if on_host and not np.isfinite(points).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(points))[0])
-        raise ValueError(f"points must be finite: entry ({row}, {column}) is {points[row, column]}.")
-    return points
+    on_host = to_numpy(points, "points")
+    if on_host.dtype.kind not in "iubf":
+        raise TypeError(f"points must be real numbers, got dtype {on_host.dtype}.")
+    if on_host.ndim != 2:
+        raise ValueError(f"points must have shape (n, d), got shape {on_host.shape}.")
+    if 0 in on_host.shape:
+        raise ValueError(f"points are empty (shape {on_host.shape}): at least one point and one dimension are needed.")
+    if not np.isfinite(on_host).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(on_host))[0])
+        raise ValueError(f"points must be finite: entry ({row}, {column}) is {on_host[row, column]}.")
+    return points if framework_of(points) == "torch" and points.is_cuda else on_host
 
 
 def check_edges(edges: Array, weights: Array, n_points: int) -> tuple[NDArray[np.int32], NDArray[Any]]:
@@ -386,12 +385,7 @@ def prepare(
 
 def place_soft(constraints: Constraints, like: Array) -> Array:
     """W as an array like the similarity; without a gradient."""
-    if framework_of(like) == "numpy":
-        return np.broadcast_to(to_numpy(constraints.soft), like.shape).astype(like.dtype)
-    xp = namespace_of(like)
-    if framework_of(like) == "jax":
-        return xp.broadcast_to(xp.asarray(constraints.soft, like.dtype), like.shape)
-    return xp.as_tensor(constraints.soft, dtype=like.dtype, device=like.device).expand(like.shape)
+    return namespace_of(like).broadcast_to(as_like(constraints.soft, like), like.shape)
 
 
 def _place(known: Any, like: Array, shape: tuple[int, ...]) -> Array:

@@ -15,14 +15,9 @@ ITERATIONS = 500
 
 
 def positions(points: NDArray[Any], *, standardise: bool = False) -> tuple[NDArray[np.float32], str]:
-    """Coordinates on a map.
+    """Coordinates of rows (n, ...) on a map, (n, 2) from -1 to 1, and how they were found.
 
-    Args:
-        points: (n, ...) rows.
-        standardise: scale each column. Columns of a table have different units; pixels of an image do not.
-
-    Returns:
-        (n, 2) coordinates from -1 to 1, and how they were found.
+    ``standardise`` scales each column. Columns of a table have different units; pixels of an image do not.
     """
     flat = np.nan_to_num(np.asarray(points, np.float64).reshape(len(points), -1))
     if standardise:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffclust.constraints import Constraints
 from diffclust.evidence import Evidence
-from diffclust.metrics import SCORES
+from diffclust.metrics import SCORES, Score
 from diffclust.report.data import MOST_GROUPS, ReportData
 from diffclust.report.images import sprite_sheet
 from diffclust.report.maps import positions
@@ -21,7 +21,6 @@ from diffclust.report.rows import choose_rows, edges_between
 from diffclust.report.slider import Cuts, cut, guards, renumber, slider_range
 from diffclust.similarity import negative_squared_distances
 from diffclust.stability import soft_connectivity
-from diffclust.suggestions import RowQuestion
 
 MOST_SHOWN = 2000  # points on a map, at most
 MATRIX_ROWS = 240  # rows of the connectivity matrix, at most
@@ -178,14 +177,22 @@ def _curves(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, Any]]:
 
 def _scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
     """The table of scores: its columns, with a title and which value is best, and a row for each method."""
-    names = list(dict.fromkeys(key for row in scores for key in row if key not in ("method", "ours")))
+    columns = {name: score for name, score in SCORES.items() if any(name in row for row in scores)}
     return {
-        "columns": [_column(name) for name in names],
+        "columns": [{"name": name, "title": _title(score), "best": score.best} for name, score in columns.items()],
         "rows": [
-            {"method": row["method"], "ours": row["ours"], "values": [_cell(row.get(name)) for name in names]}
+            {
+                "method": row["method"],
+                "ours": row["ours"],
+                "values": [finite(row.get(name, math.nan)) for name in columns],
+            }
             for row in scores
         ],
     }
+
+
+def _title(score: Score) -> str:
+    return f"{score.title[0].upper()}{score.title[1:]} {'↓' if score.best == 'min' else '↑'}"
 
 
 def _how_made(evidence: Evidence, known: NDArray[np.int64]) -> dict[str, Any]:
@@ -228,17 +235,16 @@ def _asked(data: ReportData, rows: NDArray[np.int64]) -> dict[str, Any]:
     asked = data.asked
     labelled = [data.class_name(code) for code in data.class_codes() if code not in data.withheld()]
     return {
-        "rows": [{"at": place[each.row], "why": _why(each)} for each in asked.rows],
+        "rows": [
+            {"at": place[each.row], "why": f"In {each.cluster}, {each.confidence:.0%} sure: {each.why}."}
+            for each in asked.rows
+        ],
         "pairs": [{"at": place[each.row], "other": place[each.other], "why": each.why} for each in asked.pairs],
         "suspects": [{"at": place[each.row], "why": each.why} for each in asked.suspects],
         "facts": {str(row): [[name, value] for name, value in facts] for row, facts in asked.facts.items()},
         "classes": labelled,
         "command": asked.command,
     }
-
-
-def _why(question: RowQuestion) -> str:
-    return f"In {question.cluster}, {question.confidence:.0%} sure: {question.why}."
 
 
 def _groupings(data: ReportData, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -251,18 +257,3 @@ def _groupings(data: ReportData, rows: NDArray[np.int64]) -> list[dict[str, Any]
                 {"name": str(name), "groups": groups.tolist(), "sizes": sizes.tolist(), "code": pack(codes[rows], "i4")}
             )
     return found
-
-
-def _column(name: str) -> dict[str, Any]:
-    """Columns that are not in :data:`diffclust.metrics.SCORES` have their name as a title, and no best value."""
-    if name not in SCORES:
-        return {"name": name, "title": name, "best": None}
-    score = SCORES[name]
-    title = f"{score.title[0].upper()}{score.title[1:]} {'↓' if score.best == 'min' else '↑'}"
-    return {"name": name, "title": title, "best": score.best}
-
-
-def _cell(value: Any) -> float | str | None:
-    if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-        return finite(value)
-    return None if value is None else str(value)

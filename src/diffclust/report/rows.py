@@ -20,12 +20,9 @@ def choose_rows(
     others: Sequence[NDArray[Any]] = (),
     always: Sequence[int] = (),
 ) -> NDArray[np.int64]:
-    """Chooses rows in proportion to the sizes of clusters. Labelled rows count four times.
+    """At most ``limit`` row numbers, in order, in proportion to the sizes of clusters. Labelled rows count four times.
 
     The rows ``always`` are taken first, then a few rows of each cluster of the clusterings ``others``.
-
-    Returns:
-        At most ``limit`` row numbers, in order.
     """
     random = np.random.default_rng(0)
     rank, size = _ranks(2 * clusters + labelled, random)
@@ -47,10 +44,9 @@ def _ranks(groups: NDArray[Any], random: np.random.Generator) -> tuple[NDArray[n
 
 
 def edges_between(hierarchy: Hierarchy, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The forest between the shown rows: each hidden row is merged into the shown row that is nearest along the forest.
+    """The forest between the shown rows: edges as positions in ``rows``, and which of them are must-links.
 
-    Returns:
-        Its edges, as positions in ``rows``, and which of them are must-links.
+    Each hidden row is merged into the shown row that is nearest along the forest.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra

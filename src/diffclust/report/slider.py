@@ -38,10 +38,7 @@ class Cuts(NamedTuple):
     splits: list[Split]
 
     def labels(self, n_clusters: int) -> NDArray[np.int32]:
-        """The clusters at a number of clusters.
-
-        Returns:
-            (n,) their numbers.
+        """The clusters (n,) at a number of clusters.
 
         >>> h = Hierarchy.from_similarity(-np.abs(np.subtract.outer([0.0, 1, 2.5, 9], [0.0, 1, 2.5, 9])))
         >>> [cut(h, 1, 1, 3).labels(k).tolist() for k in (1, 2, 3)]

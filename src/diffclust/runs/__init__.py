@@ -15,10 +15,10 @@ The files of the folder: ``settings.json`` (what was asked for), ``last.ckpt`` a
 ``manifest.json``, written last, has the sizes and hashes of those that ``load_run`` reads.
 """
 
-from diffclust.runs.again import tell_again
+from diffclust.runs.again import refit_input
 from diffclust.runs.fit import fit_run
 from diffclust.runs.folder import SETTINGS
 from diffclust.runs.place import place_file
 from diffclust.runs.results import Run, clusters_csv, load_run
 
-__all__ = ["SETTINGS", "Run", "clusters_csv", "fit_run", "load_run", "place_file", "tell_again"]
+__all__ = ["SETTINGS", "Run", "clusters_csv", "fit_run", "load_run", "place_file", "refit_input"]

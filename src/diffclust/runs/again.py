@@ -20,7 +20,7 @@ from diffclust.tables.known import label_text
 Pairs = list[tuple[int, int]]
 
 
-class Told(NamedTuple):
+class RefitInput(NamedTuple):
     """What a run that goes on from another one is told."""
 
     table: Table
@@ -32,11 +32,12 @@ class Told(NamedTuple):
     label_weights: NDArray[np.float64]  # (n,) inf where a label is hard
 
 
-def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> Told:
+def refit_input(table: Table, run: Run | None, answers: Answers, drop_suspects: bool = False) -> RefitInput:
     """The labels and pairs of a table, of an earlier run and of answers together.
 
     An answer counts before a label of the table, and that before one of the run; "unknown" takes a label back. Rows of
-    the run that are not in the table are forgotten.
+    the run that are not in the table are forgotten. A label of the table that is the same as the run's has its weight,
+    too.
 
     Args:
         table: the rows.
@@ -45,15 +46,14 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
         drop_suspects: leave out the labels that look wrong in the earlier run, unless an answer confirms them.
 
     Returns:
-        The table with all labels, the pairs, which rows the earlier run kept for scoring, and the weights that its
-        pairs and labels were given. A label of the table that is the same has the weight, too.
+        The table with all labels, and the rest of what to tell :func:`fit_run`.
     """
     names = [table.class_names[label] if label >= 0 else "" for label in table.labels]
     held_out, label_weights = np.zeros(len(table), bool), np.full(len(table), np.inf)
     must_link, cannot_link = list(answers.must_link), list(answers.cannot_link)
     must_weights = cannot_weights = np.empty(0)
     if run is not None:
-        known = run.noted()
+        known = run.known
         matches = record_known(table).matches(known)
         soft = {int(row): weight for row, _, weight in known.soft_labels.tolist()}
         before = np.maximum(known.labels, known.held_out)
@@ -78,7 +78,7 @@ def tell_again(table: Table, run: Run | None, answers: Answers, drop_suspects: b
     number = {name: position for position, name in enumerate(classes)} | {"": -1}
     labels = np.array([number[name] for name in names], np.int64)
     told = dataclasses.replace(table, labels=labels, class_names=classes)
-    return Told(told, must_link, cannot_link, held_out, must_weights, cannot_weights, label_weights)
+    return RefitInput(told, must_link, cannot_link, held_out, must_weights, cannot_weights, label_weights)
 
 
 def _pairs_still_present(
@@ -128,13 +128,13 @@ def name_clusters(found: Partition, class_names: list[str], known: Known, like: 
     """Names and colours for clusters: those of the clusters of an earlier run that they continue."""
     if like is None:
         return Named(found, found.names(class_names), list(range(found.n_clusters)), [])
-    matches = known.matches(like.noted())
+    matches = known.matches(like.known)
     if (matches < 0).all():
         raise ValueError(f"No row of the data is in {like.folder}: names of its clusters cannot be kept.")
     old = np.where(matches >= 0, like.clusters[matches], -1)
     found = found.like(old)
     continuation = continue_clusters(found.clusters, old)
     names = continuation.names(found.names(class_names), found.classes, like.names)
-    old_colours = like.metrics.get("cluster_colours") or list(range(len(like.names)))
+    old_colours = like.metrics["cluster_colours"]
     colours = continue_colours(continuation.continues, old_colours)
     return Named(found, names, colours, continuation.sentences(like.names, names))

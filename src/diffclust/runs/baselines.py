@@ -26,21 +26,12 @@ def score_methods(
     baseline: training.ForestModule | None,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """A row of scores for our clusters and for each simple method.
+    """A row of scores for our clusters and for each simple method, which makes as many.
 
-    Every method clusters all rows. It is scored on the rows whose class it was not told.
-
-    Args:
-        table: the rows.
-        truth: (n,) classes to score by, -1 for rows that are not scored.
-        clusters: (n,) our clusters.
-        n_clusters: the number of clusters that the simple methods make.
-        baseline: the same network, trained with cross-entropy on the same labels, if there is one.
-        seed: the seed of methods that draw random numbers.
-
-    Returns:
-        {"method": its name, "ours": whether it is ours, and the scores of :func:`diffclust.metrics.clustering_scores`}
-        for each method; nothing where fewer than two classes can be scored: one class alone has ARI 1 or 0.
+    Every method clusters all rows. It is scored on the rows whose class it was not told: ``truth`` (n,) is -1 for the
+    others. Where fewer than two classes can be scored there are no rows, because one class alone has ARI 1 or 0.
+    ``baseline`` is the same network, trained with cross-entropy on the same labels. Each row has the name of the
+    method, whether it is ours, and :func:`diffclust.metrics.clustering_scores`.
     """
     scored = np.flatnonzero(truth >= 0)
     if len(np.unique(truth[scored])) < 2:

@@ -16,7 +16,7 @@ MOST_DIGITS = 7  # of features, which have 32 bits
 LEAST_DIFFERENCE = 0.2  # standard deviations. Below this, a column says little about a cluster.
 
 
-class Telling(NamedTuple):
+class TellingColumn(NamedTuple):
     """A column whose mean in a cluster differs from its mean elsewhere."""
 
     column: str
@@ -29,18 +29,12 @@ class Telling(NamedTuple):
 def describe_clusters(
     table: Table, clusters: NDArray[Any], names: list[str], embeddings: NDArray[Any]
 ) -> list[dict[str, Any]]:
-    """What is in each cluster.
+    """Number, name, size, telling columns and typical rows of each cluster, as JSON.
 
-    Args:
-        table: the rows. Images, and arrays without names of columns, have no telling columns.
-        clusters: (n,) numbers from 0.
-        names: of the clusters.
-        embeddings: (n, e). Typical rows are those nearest to the mean of their cluster.
-
-    Returns:
-        Number, name, size, telling columns and typical rows of each cluster, as JSON.
+    Images, and arrays without names of columns, have no telling columns. Typical rows are those whose embeddings (n, e)
+    are nearest to the mean of their cluster.
     """
-    telling: list[list[Telling]] = [[] for _ in names]
+    telling: list[list[TellingColumn]] = [[] for _ in names]
     if table.texts is not None:
         telling = telling_words(table.texts, clusters, len(names))
     elif table.measured is not None:
@@ -80,14 +74,11 @@ def _marker_genes(table: Table, clusters: NDArray[Any], names: list[str]) -> lis
     return [[position[gene] for gene in ranking["names"][str(number)][:N_TELLING]] for number in range(len(names))]
 
 
-def telling_words(texts: Sequence[str], clusters: NDArray[Any], n_clusters: int) -> list[list[Telling]]:
-    """Which words tell each cluster apart: those of largest class-based TF-IDF.
+def telling_words(texts: Sequence[str], clusters: NDArray[Any], n_clusters: int) -> list[list[TellingColumn]]:
+    """Which words tell each cluster apart: those of largest class-based TF-IDF, each with its share of the texts.
 
     That is the share of a word among the words of the cluster, times log(1 + A / f): f is how often it is in all
     texts, and A the mean number of words of a cluster.
-
-    Returns:
-        For each cluster the words, and in which share of its texts they are.
 
     >>> texts = ["the router is slow", "the router is off", "my card is lost", "the card is new"]
     >>> [each.text for each in telling_words(texts, np.array([0, 0, 1, 1]), 2)[0]][:1]
@@ -123,19 +114,11 @@ def telling_columns(
     n_clusters: int,
     kinds: list[str] | None = None,
     order: list[list[int]] | None = None,
-) -> list[list[Telling]]:
+) -> list[list[TellingColumn]]:
     """Which columns tell each cluster apart: those whose mean differs most from that of all other rows.
 
-    Args:
-        features: (n, d), an array or a sparse one.
-        columns: their names.
-        clusters: (n,) numbers from 0.
-        n_clusters: how many there are.
-        kinds: of each column: "date" is written as one, and "vector" is left out.
-        order: for each cluster the columns to say, the clearest first; None finds them.
-
-    Returns:
-        For each cluster its columns.
+    Features (n, d) may be sparse. Of the kinds of columns, "date" is written as one, and "vector" is left out.
+    ``order`` has for each cluster the columns to say, the clearest first; None finds them.
 
     >>> width, red = np.array([1.0, 1.2, 5.0, 5.2]), np.array([1, 1, 1, 0])
     >>> found = telling_columns(np.stack([width, red], 1), ["width", "colour = red"], np.array([0, 0, 1, 1]), 2)
@@ -159,7 +142,7 @@ def telling_columns(
         best = np.argsort(-np.abs(difference[number]), kind="stable")[:N_TELLING] if order is None else order[number]
         found.append(
             [
-                Telling(
+                TellingColumn(
                     columns[c],
                     float(here[number, c]),
                     float(elsewhere[number, c]),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from numpy.typing import NDArray
 
 import diffclust
@@ -74,7 +74,7 @@ def fit_run(
         min_cluster_size: the size guard, see :func:`diffclust.partition.partition`.
         cut: how the embedding is cut into clusters, see :func:`diffclust.partition.partition`.
         warm: an earlier run with whose weights and scaling training starts. What it was told is not used: see
-            :func:`diffclust.runs.tell_again`. Cuts are compared by trainings from the start, of 300 steps or more.
+            :func:`diffclust.runs.refit_input`. Cuts are compared by trainings from the start, of 300 steps or more.
         like: an earlier run. Clusters that continue one of its clusters have its name, number and colour; by default
             those of ``warm``.
         resume: continue the interrupted run in the folder. Its settings must be the same.
@@ -112,7 +112,6 @@ def fit_run(
         "data": _fingerprint(table, knowledge),
         "source": table.source,
         "class_names": table.class_names,
-        "columns": table.columns,
         "encoding": table.encoding,
     }
     if resume and (folder / SETTINGS).exists():
@@ -129,6 +128,9 @@ def fit_run(
                     path = vectors_file(folder, table.texts, table.encoding["model"])
                     write_atomically(path, lambda file: np.save(file, table.features))
 
+        def note_data(trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+            checkpoint["data"] = settings["data"]  # so that a checkpoint of another run is recognised
+
         cold = config if warm is None else dataclasses.replace(config, n_steps=max(config.n_steps, COLD_STEPS))
         cutting: dict[str, Any] = {"min_cluster_size": min_cluster_size, "cut": cut, "seed": config.seed}
         told = what_retrain_is_told(knowledge, n_clusters, **cutting)
@@ -141,7 +143,7 @@ def fit_run(
             folder=folder,
             resume=last if resume and last.exists() else None,
             progress=progress,
-            callbacks=[_RecordData(settings["data"])],
+            callbacks=[LambdaCallback(on_save_checkpoint=note_data)],
             on_ready=make_folder,
             warm=None if warm is None else warm.module,
         )
@@ -158,14 +160,10 @@ def fit_run(
             return None
         say("Embedding and clustering all rows ...")
         embeddings, rows = training.embed(module, table.features), training.scaled_rows(module, table.features)
-        found = _cluster(
-            embeddings,
-            knowledge,
-            n_clusters,
-            rows=rows,
-            retrain=retrain,
-            **cutting,
-        )
+        try:
+            found = partition(embeddings, knowledge, n_clusters, rows=rows, retrain=retrain, **cutting)
+        except ValueError as error:
+            raise ValueError(f"{error} The network is trained: go on with resume=True.") from error
         if n_clusters not in (None, found.n_clusters):
             say(f"With these pairs {found.n_clusters} clusters were found, not {n_clusters}.")
         known = record_known(
@@ -230,14 +228,6 @@ def _train_baseline(table: Table, config: training.TrainingConfig, knowledge: Kn
     return training.fit(config, table.features, knowledge.labels, progress=False)
 
 
-def _cluster(embeddings: NDArray[np.float32], *known: Any, **options: Any) -> Partition:
-    """:func:`partition`, whose errors come after the training."""
-    try:
-        return partition(embeddings, *known, **options)
-    except ValueError as error:
-        raise ValueError(f"{error} The network is trained: go on with resume=True.") from error
-
-
 def _choose_scored(
     knowledge: Knowledge, truth: NDArray[np.int64] | None, holdout: float | NDArray[np.bool_], seed: int
 ) -> tuple[Knowledge, NDArray[np.int64]]:
@@ -268,13 +258,3 @@ def _fingerprint(table: Table, knowledge: Knowledge) -> str:
     for array in (table.features, knowledge.group, knowledge.apart, *soft):
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()
-
-
-class _RecordData(Callback):
-    """Records in each checkpoint which data it was trained on, so that a checkpoint of another run is recognised."""
-
-    def __init__(self, fingerprint: str) -> None:
-        self.fingerprint = fingerprint
-
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["data"] = self.fingerprint

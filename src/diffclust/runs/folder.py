@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -18,17 +19,11 @@ from typing import Any
 import diffclust
 from diffclust.files import write_atomically
 from diffclust.training import LAST, check_checkpoint
-from diffclust.training.settings import current_names
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  (Windows)
-    fcntl = None  # type: ignore[assignment]
 
 SETTINGS, MANIFEST, LOCK, KNOWN = "settings.json", "manifest.json", ".lock", "known.npz"
-# What load_run reads. Runs of older versions have no KNOWN.
+# What load_run reads.
 FILES = (SETTINGS, LAST, "embeddings.npy", "hierarchy.npz", "clusters.csv", "metrics.json", KNOWN)
-FORMAT = 2  # the version of this layout. Version 1 had no manifest.
+FORMAT = 2  # the version of this layout
 RANK_SETTINGS = ("devices", "num_nodes", "strategy", "capture", "timeout")  # settings that a resumed run may change
 
 
@@ -76,7 +71,7 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
     asked["config"]["validate_every"] = min(asked["config"]["validate_every"], asked["config"]["n_steps"])
     try:
         trained = {
-            "data": state.get("data", settings["data"]),  # older versions did not record it
+            "data": state["data"],
             "config": _comparable(dict(state["hyper_parameters"]["config"])),
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -88,10 +83,10 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _comparable(value: Any) -> Any:
-    """Settings under their current names, without those that a resumed run may change."""
+    """Settings without those that a resumed run may change."""
     if not isinstance(value, dict):
         return value
-    return {key: setting for key, setting in current_names(value).items() if key not in RANK_SETTINGS}
+    return {key: setting for key, setting in value.items() if key not in RANK_SETTINGS}
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -112,7 +107,7 @@ def claim(folder: Path) -> Iterator[None]:
     """Holds a lock on the folder. Of several processes that start at once, one continues and the others raise.
 
     The system frees the lock when the process ends, even when it is killed, so a killed run does not block the next
-    one. Windows and some network disks have no such locks; there this has no effect.
+    one. Some network disks have no such locks; there this has no effect.
     """
     path = folder / LOCK
     descriptor = _lock(path)
@@ -129,8 +124,7 @@ def claim(folder: Path) -> Iterator[None]:
 def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
         raise ValueError(
@@ -172,8 +166,6 @@ def check_files(folder: Path) -> None:
             f"Use diffclust {manifest.get('diffclust')}, or run again into another folder."
         )
     for name in FILES:
-        if name == KNOWN and name not in manifest.get("files", ()):
-            continue
         if not (folder / name).exists():
             raise ValueError(f"{folder / name} is missing. {remedy(folder / name)}")
         try:
@@ -194,19 +186,8 @@ def _mismatch(path: Path, what: str) -> str:
 
 def _without_manifest(folder: Path) -> str:
     missing = [name for name in FILES if not (folder / name).exists()]
-    if SETTINGS in missing:
-        return f"{folder} is not the folder of a finished run: {folder / SETTINGS} is missing."
-    again = "Go on with it by resume=True."
-    if missing:
-        return f"{folder} is not the folder of a finished run: {folder / missing[0]} is missing. {again}"
-    settings = read_json(folder / SETTINGS)
-    if settings.get("format") == FORMAT:
-        return f"{folder} is not the folder of a finished run: {folder / MANIFEST} is missing. {again}"
-    return (
-        f"{folder} was written by diffclust {settings.get('diffclust')}, before there was a {MANIFEST}, so its files "
-        "cannot be checked. Fit again with resume=True and the same data and settings: that writes the "
-        "results and the manifest from the checkpoint."
-    )
+    again = "" if SETTINGS in missing else " Go on with it by resume=True."
+    return f"{folder} is not the folder of a finished run: {folder / [*missing, MANIFEST][0]} is missing.{again}"
 
 
 def _sha256(path: Path) -> str:

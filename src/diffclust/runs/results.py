@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import functools
 import json
-import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from diffclust import training
@@ -27,8 +23,8 @@ from diffclust.mistakes import FILES, Suspects
 from diffclust.placing import joined_rows
 from diffclust.runs.folder import KNOWN, SETTINGS, check_files, damaged, read_json
 from diffclust.tables import read_table
+from diffclust.tables.arrays import load_array, load_arrays, member
 from diffclust.tables.cells import is_anndata
-from diffclust.tables.columns import Encoding
 from diffclust.tables.frames import as_frame, is_frame
 
 MEASURED_ROWS = 5000  # the usual distance between neighbours is measured on at most this many rows
@@ -50,7 +46,7 @@ class Run:
             another number of clusters.
         metrics: the content of ``metrics.json``.
         settings: the content of ``settings.json``.
-        known: what the run was told; None in runs of older versions.
+        known: what the run was told.
     """
 
     folder: Path
@@ -63,40 +59,21 @@ class Run:
     hierarchy: Hierarchy
     metrics: dict[str, Any]
     settings: dict[str, Any]
-    known: Known | None = None
+    known: Known
 
     def knowledge(self) -> Knowledge:
-        """What the run was trained on.
-
-        Returns:
-            The labels, as positions in ``settings["class_names"]``, and the pairs.
-
-        Raises:
-            ValueError: the run is of an older version, which did not note them.
-        """
-        known = self.noted()
-        return Knowledge.join(known.labels, known.must_link, known.cannot_link)
-
-    def noted(self) -> Known:
-        """``known``, or a ValueError in runs of older versions."""
-        if self.known is None:
-            raise ValueError(
-                f"{self.folder} is of an older version, which did not write {KNOWN}. Fit again with resume=True."
-            )
-        return self.known
+        """What the run was trained on: labels, as positions in ``settings["class_names"]``, and pairs."""
+        return Knowledge.join(self.known.labels, self.known.must_link, self.known.cannot_link)
 
     @property
     def row_names(self) -> list[str] | None:
         """The id of each row, where there are ids."""
-        return self.known.ids.tolist() if self.known is not None and len(self.known.ids) else None
+        return self.known.ids.tolist() if len(self.known.ids) else None
 
     @property
     def encoding(self) -> dict[str, Any]:
         """How new rows become features, for :func:`diffclust.tables.read_table`."""
-        encoding, columns = (self.settings.get(name) for name in ("encoding", "columns"))
-        if encoding is None and columns is not None:  # a run from before there were encodings
-            return Encoding.numbers(columns).to_dict()
-        return encoding or {"kind": "array"}
+        return self.settings["encoding"] or {"kind": "array"}
 
     def cluster(self, x: Any) -> NDArray[np.int64]:
         """The clusters of new rows: each joins the row whose embedding is nearest (:mod:`diffclust.placing`).
@@ -187,9 +164,9 @@ class Known:
     cannot_link: NDArray[np.int64]
     row_keys: NDArray[np.uint64]
     ids: NDArray[np.str_]
-    soft_must: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
-    soft_cannot: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
-    soft_labels: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty((0, 3)))
+    soft_must: NDArray[np.float64]
+    soft_cannot: NDArray[np.float64]
+    soft_labels: NDArray[np.float64]
 
     def matches(self, other: Known) -> NDArray[np.int64]:
         """(n,) the row of another run that each row is, -1 where none: by id where both have ids, else by features."""
@@ -216,12 +193,8 @@ def save_run(
 ) -> None:
     """Writes the results into the folder of the run. Its settings and its checkpoint are there already.
 
-    Args:
-        run: the finished run.
-        labels: the label that each row was given, "" where none.
-        row_names: the ids of the rows, where they have any.
-        described: what is in each cluster, see :func:`diffclust.runs.describe.describe_clusters`.
-        suspects: labels and pairs that look wrong.
+    ``labels`` are those that each row was given, "" where none; ``described`` is of
+    :func:`diffclust.runs.describe.describe_clusters`.
     """
     tree = {name: getattr(run.hierarchy, name) for name in ("n_points", "edges", "weights", "n_fixed")}
     table = clusters_csv(run.names, run.clusters, run.confidence, run.novelty, row_names=row_names, label=labels)
@@ -233,8 +206,7 @@ def save_run(
         write_atomically(run.folder / FILES["label"], questions_csv(suspects.labels, row_names))
     if suspects is not None and suspects.pairs:
         write_atomically(run.folder / FILES["pair"], questions_csv(suspects.pairs, row_names))
-    known = {} if run.known is None else dataclasses.asdict(run.known)
-    write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **known))
+    write_atomically(run.folder / KNOWN, lambda file: np.savez(file, **dataclasses.asdict(run.known)))
     write_atomically(run.folder / "metrics.json", json.dumps(run.metrics, indent=2) + "\n")
 
 
@@ -283,85 +255,31 @@ def load_run(folder: str | Path, backbone: Any = None) -> Run:
     folder = given.parent if given.is_file() else given
     check_files(folder)
     metrics, settings = read_json(folder / "metrics.json"), read_json(folder / SETTINGS)
-    n_rows, names = metrics.get("n_rows"), metrics.get("cluster_names")
-    if not isinstance(n_rows, int) or not isinstance(names, list) or len(names) != metrics.get("n_clusters"):
-        raise damaged(folder / "metrics.json", "it lacks the number of rows or the names of the clusters")
     module = training.load(folder / training.LAST, backbone)
-    module.scaling.chosen = metrics.get("scaling", module.scaling.chosen)  # a checkpoint has its numbers only
-    clusters, confidence, novelty = _read_clusters(folder / "clusters.csv", n_rows, len(names))
-    embeddings = _read_embeddings(folder / "embeddings.npy", n_rows, module)
-    hierarchy = _read_hierarchy(folder / "hierarchy.npz", n_rows)
-    known = _read_known(folder / KNOWN, n_rows) if (folder / KNOWN).exists() else None
-    return Run(folder, module, embeddings, clusters, names, confidence, novelty, hierarchy, metrics, settings, known)
+    module.scaling.chosen = metrics["scaling"]  # a checkpoint has its numbers only
+    with (folder / "clusters.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    confidence, novelty = (np.array([float(row[name]) for row in rows]) for name in ("confidence", "novelty"))
+    saved = _read_arrays(folder / "hierarchy.npz")
+    tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
+    inside = ((tree.edges >= 0) & (tree.edges < tree.n_points)).all() and 0 <= tree.n_fixed <= len(tree.edges)
+    if not inside or tree.edges.shape != (len(tree.weights), 2):  # compiled code reads by them
+        raise damaged(folder / "hierarchy.npz", f"its edges are not those of a tree of {tree.n_points} rows")
+    return Run(
+        folder,
+        module,
+        load_array(folder / "embeddings.npy"),
+        np.array([int(row["cluster"]) for row in rows]),
+        metrics["cluster_names"],
+        confidence,
+        novelty,
+        tree,
+        metrics,
+        settings,
+        Known(**_read_arrays(folder / KNOWN)),
+    )
 
 
-# What NumPy and csv raise for a file that is not of the expected form.
-UNREADABLE = (
-    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, EOFError),
-    *(csv.Error, zipfile.BadZipFile, zlib.error),
-)
-
-
-@contextlib.contextmanager
-def _reading_errors(path: Path, what: str) -> Iterator[None]:
-    """Turns errors of reading into a ValueError that says what to do."""
-    try:
-        yield
-    except UNREADABLE as error:
-        raise damaged(path, f"it is not {what} that was written") from error
-
-
-def _read_clusters(path: Path, n_rows: int, n_clusters: int) -> tuple[NDArray[Any], ...]:
-    with _reading_errors(path, "the table"):
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        numbers, clusters = (np.array([int(row[name]) for row in rows], np.int64) for name in ("row", "cluster"))
-        confidence, novelty = (np.array([float(row[name]) for row in rows]) for name in ("confidence", "novelty"))
-    _check_rows(path, len(rows), n_rows)
-    if not np.array_equal(numbers, np.arange(n_rows)) or not ((clusters >= 0) & (clusters < n_clusters)).all():
-        raise damaged(path, f"it must have rows 0 to {n_rows - 1} and clusters 0 to {n_clusters - 1}")
-    return clusters, confidence, novelty
-
-
-def _read_embeddings(path: Path, n_rows: int, module: training.ForestModule) -> NDArray[np.float32]:
-    with _reading_errors(path, "the array"):
-        embeddings = np.load(path, allow_pickle=False)
-        n_read, width = embeddings.shape
-    _check_rows(path, n_read, n_rows)
-    with torch.no_grad():
-        expected = module(torch.zeros(1, *module.input_shape)).shape[1]
-    if width != expected:
-        raise damaged(path, f"it has {width} columns, the network of {training.LAST} gives {expected}")
-    return embeddings
-
-
-def _read_known(path: Path, n_rows: int) -> Known:
-    names = [field.name for field in dataclasses.fields(Known)]  # older versions did not note soft pairs
-    with _reading_errors(path, "the file"), np.load(path, allow_pickle=False) as saved:
-        known = Known(**{name: saved[name] for name in names if name in saved or not name.startswith("soft")})
-    for array in (known.labels, known.held_out, known.row_keys):
-        _check_rows(path, len(array), n_rows)
-    return known
-
-
-def _read_hierarchy(path: Path, n_rows: int) -> Hierarchy:
-    with _reading_errors(path, "the tree"), np.load(path, allow_pickle=False) as saved:
-        tree = Hierarchy(int(saved["n_points"]), saved["edges"], saved["weights"], int(saved["n_fixed"]))
-    _check_rows(path, tree.n_points, n_rows)
-    edges = tree.edges
-    if not (
-        edges.ndim == 2
-        and edges.shape[1] == 2
-        and edges.dtype.kind == "i"
-        and len(edges) < n_rows
-        and ((edges >= 0) & (edges < n_rows)).all()
-        and tree.weights.shape == (len(edges),)
-        and 0 <= tree.n_fixed <= len(edges)
-    ):
-        raise damaged(path, f"its edges are not those of a tree of {n_rows} rows")
-    return tree
-
-
-def _check_rows(path: Path, n_rows: int, expected: int) -> None:
-    if n_rows != expected:
-        raise damaged(path, f"it has {n_rows} rows, the run has {expected}")
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    with load_arrays(path) as arrays:
+        return {name: member(arrays, name, path) for name in arrays}

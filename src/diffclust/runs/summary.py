@@ -143,11 +143,8 @@ def reliability(found: Partition, confidence: NDArray[np.float64], scored: NDArr
     """How often rows of about the same confidence are in the right cluster; None where no row is scored.
 
     The right cluster of a class is the one that holds its labels. Other classes get the clusters that are left, see
-    :func:`diffclust.evidence.matched_clusters`.
-
-    Returns:
-        ``bins`` with bounds, number of rows, mean confidence and share of right rows, those without rows left out;
-        ``expected_calibration_error``, the mean distance of the last two over all rows; ``rows``, their number.
+    :func:`diffclust.evidence.matched_clusters`. Each of the ``bins`` has bounds, number of rows, mean confidence and
+    share of right rows; ``expected_calibration_error`` is the mean distance of the last two over all rows.
     """
     rows = scored >= 0
     if not rows.any():

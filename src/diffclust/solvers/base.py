@@ -11,6 +11,7 @@ each draw. The solves are (free, constrained), or one of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from diffclust._typing import Array, Integers
@@ -129,3 +130,13 @@ def mean_values(values: Array) -> Array:
     if values.shape[1] == 1:
         return values[:, 0].mean(-1)
     return (values[:, 0] - values[:, 1]).clip(min=0.0).mean(-1)
+
+
+def host_answer(request: Request, values: Array, edges: Array, labels: Array, counts: Callable[..., Array]) -> Answer:
+    """The answer with what was asked for, of arrays of NumPy; ``counts`` is the solver's ``adjacency_counts``."""
+    (_, n, _), dtype = request.similarity.shape, request.similarity.dtype
+    adjacency = counts(edges, n).astype(dtype) / request.draws.n_draws if request.adjacency else None
+    mean = mean_values(values).astype(dtype)
+    if request.detail == "mean":
+        return Answer(mean, adjacency)
+    return Answer(mean, adjacency, values, edges, labels if request.detail == "forests" else None)

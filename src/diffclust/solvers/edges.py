@@ -22,16 +22,9 @@ def by_similarity(edges: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.int6
 def maximum_spanning_tree(edges: NDArray[np.int32], weights: NDArray[Any], n_points: int) -> NDArray[np.int64]:
     """Positions of the edges of the maximum spanning tree, in the order of :func:`by_similarity`.
 
-    Where the graph has c pieces there are n_points - c. The strongest edges are sorted and joined first. Most of the
-    others then connect points that are joined already, and are never sorted.
-
-    Args:
-        edges: (m, 2), each with i < j.
-        weights: (m,) similarities, finite.
-        n_points: number of points.
-
-    Returns:
-        (n_points - c,) positions.
+    Edges (m, 2) have i < j, and weights (m,) are finite. Where the graph has c pieces there are n_points - c positions.
+    The strongest edges are sorted and joined first. Most of the others then connect points that are joined already, and
+    are never sorted.
     """
     leader = np.arange(n_points, dtype=np.int32)
     size = max(2 * n_points, LEAST_BATCH)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diffclust import noise as definition
 from diffclust.noise import Draws
-from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 
 Edge = tuple[int, int]
@@ -111,15 +111,10 @@ def solve(request: Request) -> Answer:
                 edges[p, s, b, : len(forest)] = np.reshape(forest, (-1, 2))
                 labels[p, s, b] = labels_of(n, forest)
                 values[p, s, b] = 2.0 * sum(float(perturbed[edge]) for edge in forest)
-    answer = Answer(_mean(values).astype(similarity.dtype), None, values, edges, labels)
     if request.if_infeasible == "raise":
-        check_reached(answer.n_edges[~is_broken, -1], clusters[~is_broken], n, request.is_constrained)
-    if request.adjacency:
-        counts = adjacency_counts(edges, n)
-        answer = answer._replace(adjacency=counts.astype(similarity.dtype) / draws.n_draws)
-    if request.detail == "mean":
-        return answer._replace(values=None, edges=None, labels=None)
-    return answer if request.detail == "forests" else answer._replace(labels=None)
+        n_edges = (edges[~is_broken, -1, ..., 0] >= 0).sum(-1)
+        check_reached(n_edges, clusters[~is_broken], n, request.is_constrained)
+    return host_answer(request, values, edges, labels, adjacency_counts)
 
 
 def _relations(request: Request, problem: int) -> list[list[list[int]] | None]:
@@ -131,10 +126,6 @@ def _relations(request: Request, problem: int) -> list[list[list[int]] | None]:
         labels = request.labels[problem].tolist()
         constrained = [[[int(a == b) if a >= 0 and b >= 0 else -1 for b in labels] for a in labels]]
     return [None, *constrained] if request.free or not constrained else constrained
-
-
-def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return (values[:, 0] if values.shape[1] == 1 else np.maximum(values[:, 0] - values[:, 1], 0)).mean(-1)
 
 
 def _adjacency(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffclust.noise import Draws, matrices, scores
 from diffclust.solvers import cpu
-from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import symmetrise
 from diffclust.solvers.cpu import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
 
@@ -42,13 +42,8 @@ def solve(request: Request) -> Answer:
         perturbed = similarity + scaled.astype(similarity.dtype)
         answers.append(cpu.solve(request._replace(similarity=perturbed, draws=Draws(), adjacency=False, detail=detail)))
     values, edges = (np.concatenate([getattr(each, name) for each in answers], 2) for name in ("values", "edges"))
-    mean, adjacency = mean_values(values).astype(similarity.dtype), None
-    if request.adjacency:
-        adjacency = adjacency_counts(edges, n).astype(similarity.dtype) / draws.n_draws
-    if request.detail == "mean":
-        return Answer(mean, adjacency)
     labels = np.concatenate([each.labels for each in answers], 2) if detail == "forests" else None
-    return Answer(mean, adjacency, values, edges, labels)
+    return host_answer(request, values, edges, labels, adjacency_counts)
 
 
 def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:

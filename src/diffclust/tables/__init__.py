@@ -5,7 +5,7 @@
 labels and pairs. ``table.py`` is what all of them return.
 """
 
-from diffclust.tables.known import encode_labels, read_labels, read_pair_weights, read_pairs
+from diffclust.tables.known import encode_labels, read_labels, read_pairs
 from diffclust.tables.read import read_pieces, read_table
 from diffclust.tables.table import Table, listed
 
@@ -14,7 +14,6 @@ __all__ = [
     "encode_labels",
     "listed",
     "read_labels",
-    "read_pair_weights",
     "read_pairs",
     "read_pieces",
     "read_table",

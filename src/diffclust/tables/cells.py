@@ -62,20 +62,11 @@ def expression(adata: Any) -> tuple[Any, list[str]]:
 def represent(
     adata: Any, source: str, use_rep: str | None = None, encoding: dict[str, Any] | None = None
 ) -> Representation:
-    """The features of cells.
+    """The features of cells, and how other cells get the same.
 
-    Args:
-        adata: the cells.
-        source: where they come from, for messages.
-        use_rep: a key of ``obsm``, a layer, or "X". None is "X_pca" of ``obsm`` where there is one, and else X. From X
-            and layers, principal components are computed; counts are log-normalised first.
-        encoding: of other cells. These get the same representation.
-
-    Returns:
-        The features, and how other cells get the same.
-
-    Raises:
-        ValueError: there is no such representation.
+    ``use_rep`` is a key of ``obsm``, a layer, or "X". None is "X_pca" of ``obsm`` where there is one, and else X. From
+    X and layers, principal components are computed; counts are log-normalised first. With the ``encoding`` of other
+    cells, these get the same representation. ``source`` is for messages.
     """
     if encoding is not None:
         use_rep = encoding["use_rep"]

@@ -89,13 +89,9 @@ class Encoding:
         return [name for column in self.columns for name in column.feature_names()]
 
     def transform(self, frame: Any, source: str) -> tuple[NDArray[Any], list[str]]:
-        """The features of rows.
+        """The features (n, d) of rows, and a sentence for each thing that was not as in the table of the run.
 
-        Returns:
-            (n, d) features, and a sentence for each thing that was not as in the table of the run.
-
-        Raises:
-            ValueError: a column is missing, or has a value that does not fit. The message names the row.
+        A column that is missing or has a value that does not fit is a ValueError, which names the row.
         """
         missing = [column.name for column in self.columns if column.name not in frame.columns]
         if missing:
@@ -128,18 +124,10 @@ class Encoding:
 
 
 def choose_columns(frame: Any, source: str, id_column: str | None = None) -> tuple[Encoding, list[str]]:
-    """Decides what each column is.
+    """Decides what each column of a pandas frame is, and says so in sentences. The column of labels is not in it.
 
-    Args:
-        frame: of pandas, without the column of labels.
-        source: where it comes from, for messages.
-        id_column: the column that names the rows; None looks for one.
-
-    Returns:
-        The encoding, and a sentence for each decision.
-
-    Raises:
-        ValueError: a column mixes numbers and words, or there is no column that can be used.
+    ``id_column`` names the rows; None looks for one. A column that mixes numbers and words is a ValueError, and so is a
+    frame without a column that can be used.
     """
     if not frame.columns.is_unique:
         twice = list(map(str, frame.columns[frame.columns.duplicated()]))

@@ -24,22 +24,11 @@ _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]\d+)?", re.ASCII)
 def read_labels(
     path: Path, n_rows: int, row_names: Sequence[str] | None = None, id_column: str | None = None
 ) -> NDArray[Any]:
-    """Reads a label for each row from an array or a text file. Of a table the last column is read.
+    """Reads a label for each row, (n,), from an array or a text file. Of a table the last column is read.
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
-    row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids.
-
-    Args:
-        path: the file.
-        n_rows: number of rows of the data.
-        row_names: the ids of the rows.
-        id_column: the name of the column of ids. In a text file that has it, too, labels go by ids, in any order.
-
-    Returns:
-        (n,) labels.
-
-    Raises:
-        ValueError: the file cannot be read as labels.
+    row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids. In
+    a text file that has the ``id_column`` of the data, labels go by ids, in any order.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -120,20 +109,16 @@ def _order(name: str) -> tuple[bool, float, str]:
         return True, 0.0, name
 
 
-def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[int, int]]:
-    """Reads pairs of row numbers, counted from 0: two on each line, or an (m, 2) array. A header is skipped.
+def read_pairs(path: Path, n_rows: int, kind: str) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
+    """Reads pairs of row numbers, counted from 0: two on each line, or an (m, 2) array; and their weights.
 
-    A third number on a line is the weight of the pair, see :func:`read_pair_weights`. Of answers to pairs, as
-    ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        ValueError: a line is no pair, or a row does not exist.
+    A third number on a line is the weight of the pair, nan where there is none. A header is skipped. Of answers to
+    pairs, as ``diffclust ask`` writes them, those of the kind "must_link" or "cannot_link" are read.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
+    found: list[tuple[int, int]] = []
+    weights: list[float] = []
     if ending(path) == ".npy":
         pairs = arrays.load_array(path)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
@@ -142,17 +127,17 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
     elif answers := parse_answers(read_text(path), str(path), n_rows):
         found = list(getattr(answers, kind))
     else:
-        found = []
         for number, line in enumerate(read_text(path).splitlines()):
-            parts = _cells(line)
+            parts = re.sub(r"[,;\"]", " ", line).split()
             if not parts:
                 continue
             if not number and _UNNAMED.match(line):  # the pairs would be read from it and the column after it
                 raise ValueError(f"{path}, line 1: the first column has no name. If it numbers lines, leave it out.")
-            numeric = [part.removeprefix("-").isdecimal() for part in parts]
-            weighted = len(parts) == 3 and _weight(parts[2]) is not None
-            if (len(parts) == 2 or weighted) and all(numeric[:2]) and max(map(len, parts[:2])) <= 20:  # more rows: none
+            weight = np.nan if len(parts) == 2 else _weight(parts[2]) if len(parts) == 3 else None
+            numeric = all(part.removeprefix("-").isdecimal() and len(part) <= 20 for part in parts[:2])
+            if numeric and weight is not None:
                 found.append((int(parts[0]), int(parts[1])))
+                weights.append(weight)
             elif number or any(map(_is_number, parts)):  # only the first line may be a header
                 raise ValueError(
                     f"{path}, line {number + 1}: expected two row numbers and perhaps a weight, got "
@@ -161,21 +146,7 @@ def read_pairs(path: Path, n_rows: int, kind: str = "must_link") -> list[tuple[i
     for i, j in found:
         if not (0 <= i < n_rows and 0 <= j < n_rows):
             raise ValueError(f"{path}: pair ({i}, {j}) is out of range, rows are numbered 0 to {n_rows - 1}.")
-    return found
-
-
-def read_pair_weights(path: Path) -> NDArray[np.float64] | None:
-    """The weights in a file of pairs, nan for pairs without one; None if no pair has one."""
-    if ending(path) == ".npy":
-        return None
-    lines = map(_cells, read_text(path).splitlines())
-    pairs = [parts for parts in lines if len(parts) >= 2 and parts[0].isdecimal()]
-    weights = np.array([_weight(parts[2]) if len(parts) == 3 else np.nan for parts in pairs], np.float64)
-    return None if np.isnan(weights).all() else weights
-
-
-def _cells(line: str) -> list[str]:
-    return re.sub(r"[,;\"]", " ", line).split()
+    return found, np.array(weights or [np.nan] * len(found))
 
 
 def _is_number(text: str) -> bool:

@@ -29,15 +29,11 @@ def find_pictures(folder: Path) -> list[Path]:
 def read_pictures(
     files: Sequence[Path], size: int | None = None, encoding: dict[str, Any] | None = None
 ) -> tuple[NDArray[np.uint8], dict[str, Any], list[str]]:
-    """Pictures of one size.
+    """Pictures of one size, their encoding, and a sentence about it.
 
-    Args:
-        files: of the pictures.
-        size: the longer side, in pixels. None is the median of the files, at most ``LARGEST_SIDE``.
-        encoding: of other pictures. These get the same size and colours.
-
-    Returns:
-        (n, H, W) bytes, or (n, 3, H, W) where some picture has colours; the encoding; a sentence about it.
+    They are (n, H, W) bytes, or (n, 3, H, W) where some picture has colours. ``size`` is the longer side in pixels;
+    None is the median of the files, at most ``LARGEST_SIDE``. With the ``encoding`` of other pictures, these get the
+    same size and colours.
     """
     if encoding is None:
         encoding = _choose_encoding(files, size)

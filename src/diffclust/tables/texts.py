@@ -47,14 +47,7 @@ class TextColumn:
         return {"kind": "text", "column": self.name, "model": self.model, "id": self.id}
 
     def transform(self, frame: Any, source: str) -> tuple[NDArray[np.float32], list[str]]:
-        """Embeds the texts.
-
-        Returns:
-            (n, d) vectors, and the texts.
-
-        Raises:
-            ValueError: the column is not there, or a text is missing.
-        """  # noqa: DOC501
+        """Embeds the texts: (n, d) vectors, and the texts. One that is blank is a ValueError."""
         if self.name not in frame.columns:
             raise no_column(source, self.name, frame.columns)
         texts = ["" if value is None else str(value).strip() for value in frame[self.name]]
@@ -67,20 +60,7 @@ class TextColumn:
 
 
 def embed_texts(texts: Sequence[str], model: str, *, trusted: bool = True) -> NDArray[np.float32]:
-    """Embeds texts.
-
-    Args:
-        texts: n of them.
-        model: the name of a model of the Hugging Face hub, or the folder of one.
-        trusted: False refuses a folder.
-
-    Returns:
-        (n, d) vectors.
-
-    Raises:
-        ImportError: sentence-transformers is not installed.
-        ValueError: there is no such model, or the hub cannot be reached.
-    """
+    """(n, d) vectors of texts by a model of the Hugging Face hub, or of a folder unless it is not ``trusted``."""
     if not trusted and Path(model).exists():
         raise ValueError(
             f"The texts of the run were embedded by a model in the folder {model}, which can hold code. If you trust "

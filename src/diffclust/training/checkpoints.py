@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch.nn.parameter import is_lazy
 
 from diffclust.backbones import BACKBONES
 from diffclust.files import write_atomically
@@ -68,11 +67,8 @@ def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
         config = dataclasses.replace(config, similarity="sqeuclidean")
     module = ForestModule(config, input_shape, backbone)
     module.validations = state["validations"]
-    module.final_noise_losses = state.get("final_noise_losses", [])
-    _check_weights(state["state_dict"], module, checkpoint)
-    if state["state_dict"]["losses"].shape != module.losses.shape:
-        raise ValueError(f"{checkpoint} is damaged: it has the losses of another number of steps. {_FROM_A_COPY}")
-    module.load_state_dict(state["state_dict"])
+    module.final_noise_losses = state["final_noise_losses"]
+    _load_weights(module, state["state_dict"], checkpoint)
     return module.eval()
 
 
@@ -120,25 +116,12 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
-def _check_weights(saved: Any, module: ForestModule, path: str | Path) -> None:
-    """A ValueError unless weights have the module's names and shapes. The number of losses may differ."""
-    expected = module.state_dict()
-    if not isinstance(saved, dict) or saved.keys() != expected.keys():
-        names = sorted(expected.keys() ^ saved.keys()) if isinstance(saved, dict) else sorted(expected)
-        raise ValueError(
-            f"{path} is damaged, or of another backbone: it has other weights than the network ({names[0]}). "
-            f"{_FROM_A_COPY}"
-        )
-    for name, value in expected.items():
-        if not isinstance(saved[name], torch.Tensor):
-            raise ValueError(f"{path} is damaged: {name} is not a tensor. {_FROM_A_COPY}")
-        if is_lazy(value) or name == "losses":  # a resumed run may have more steps
-            continue
-        if saved[name].shape != value.shape:
-            raise ValueError(
-                f"{path} is damaged, or of another backbone: {name} has shape {tuple(saved[name].shape)}, the network "
-                f"needs {tuple(value.shape)}. {_FROM_A_COPY}"
-            )
+def _load_weights(module: ForestModule, saved: dict[str, Any], path: str | Path) -> None:
+    try:
+        module.load_state_dict(saved)
+    except RuntimeError as error:  # its second line names what does not fit
+        reason = str(error).splitlines()[1].strip().rstrip(".")
+        raise ValueError(f"{path} is damaged, or of another backbone: {reason}. {_FROM_A_COPY}") from error
 
 
 # What Lightning needs to resume training, besides the weights.
@@ -150,7 +133,7 @@ def check_resumable(state: dict[str, Any], module: ForestModule, path: str | Pat
     missing = [name for name in _RESUME_KEYS if name not in state]
     if missing:
         raise ValueError(f"Training cannot go on from {path}: it has no {missing[0]}. {_FROM_A_COPY}")
-    _check_weights(state["state_dict"], module, path)
+    _load_weights(module, {**state["state_dict"], "losses": module.losses}, path)  # which may have another length
     parameters = [each for each in module.parameters() if each.requires_grad]
     try:
         (saved,) = state["optimizer_states"]

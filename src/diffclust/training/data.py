@@ -38,14 +38,8 @@ def as_rows(x: Any) -> Tensor:
     """Features (n, d) or images (n, H, W), (n, C, H, W), (n, H, W, C) as a tensor, channels first; bytes stay bytes.
 
     The last axis is taken for the channels where it is at most 4 long and the second one is not. Rows of 32-bit floats
-    or bytes are not copied, so they may be a file that is mapped to memory.
-
-    Returns:
-        The rows.
-
-    Raises:
-        TypeError: these are no real numbers.
-        ValueError: the shape is none of these, or a number is not finite.
+    or bytes are not copied, so they may be a file that is mapped to memory. A number that is not finite is a
+    ValueError, what is no real number a TypeError.
     """
     with ignored_warnings(message="The given NumPy array is not writable"):  # we do not write to it
         x = torch.from_numpy(np.ascontiguousarray(_real_numbers(x))) if not isinstance(x, Tensor) else x.detach()
@@ -149,18 +143,8 @@ def lend_labels(x: Tensor, labels: Tensor, least: int, n_clusters: int, scaling:
     One or two labelled rows of a class say nothing about where it ends: the easiest way to tell them from the other
     labelled rows is to move them away from everything, their own class included. All rows together say more:
     k-means on the scaled input, started at the means of the labelled classes (and at rows far from these for clusters
-    that nobody labelled), finds the middle of each class, and the unlabelled rows nearest to it get its label.
-
-    Args:
-        x: rows.
-        labels: of the rows. -1 is unknown; below -1 is unknown and not to be changed.
-        least: the number of labels that each class shall have.
-        n_clusters: k.
-        scaling: of the input, see :class:`diffclust.backbones.InputScaling`.
-        seed: of everything random.
-
-    Returns:
-        (n,) labels.
+    that nobody labelled), finds the middle of each class, and the unlabelled rows nearest to it get its label. Labels
+    below -1 are unknown and not to be changed.
 
     >>> x = torch.tensor([[0.0], [0.4], [0.5], [0.9], [5.0], [6.0]])
     >>> lend_labels(x, torch.tensor([0, -1, -1, -1, 1, -1]), 2, n_clusters=2).tolist()
@@ -218,10 +202,8 @@ def nearest_others(rows: Tensor, n_neighbours: int) -> NDArray[np.int64]:
 def mutual_others(rows: Tensor, n_neighbours: int) -> NDArray[np.int64]:
     """:func:`nearest_others` of images, by their leading components, without those that are not nearest in turn.
 
-    By their pixels some images are near to many others, of any class; few of these are near to them in turn.
-
-    Returns:
-        (n, n_neighbours) numbers of rows. Those that are left are repeated, and a row without any has itself.
+    By their pixels some images are near to many others, of any class; few of these are near to them in turn. Those that
+    are left are repeated, and a row without any has itself.
     """
     components = leading_components(rows.flatten(1).double().cpu().numpy(), PIXEL_COMPONENTS)
     nearest = nearest_others(torch.from_numpy(components), n_neighbours)

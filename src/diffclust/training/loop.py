@@ -255,14 +255,7 @@ def needs_one_thread(module: ForestModule, rows: torch.Tensor, n_rows: int) -> b
 
 
 def with_own_backbone(config: TrainingConfig) -> TrainingConfig:
-    """The settings with a copy of the backbone if that is a module, so that training leaves the given one as it is.
-
-    Args:
-        config: settings.
-
-    Returns:
-        The settings.
-    """
+    """The settings with a copy of the backbone if that is a module, so that training leaves the given one as it is."""
     if not isinstance(config.backbone, torch.nn.Module):
         return config
     return dataclasses.replace(config, backbone=copy.deepcopy(config.backbone))
@@ -274,7 +267,7 @@ def choose_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     device = "cuda" if device == "gpu" else device  # Lightning's name for it
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+        raise ValueError(f"device={device!r} must be 'auto', 'cpu' or 'cuda'.")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("There is no CUDA device that PyTorch can use. Take device 'cpu' or 'auto'.")
     return device

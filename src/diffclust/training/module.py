@@ -82,14 +82,7 @@ def count_steps(trainer: pl.Trainer, n: int) -> None:
 
 
 def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Clustering error and adjusted Rand index (ARI) of each problem, over its labelled points.
-
-    Args:
-        found: (..., n) clusters.
-        labels: (..., n) labels; negative ones are unknown.
-
-    Returns:
-        (...) errors and (...) indices.
+    """Clustering errors (...) and adjusted Rand indices (...) of clusters (..., n), over the labelled points.
 
     >>> [each.tolist() for each in pair_scores(torch.tensor([[5, 5, 5, 7]]), torch.tensor([[0, 0, 1, 1]]))]
     [[0.375], [0.0]]
@@ -358,7 +351,7 @@ class ForestModule(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes over what was measured, for the number of steps of this run."""
         self.validations = list(checkpoint["validations"])
-        self.final_noise_losses = list(checkpoint.get("final_noise_losses", ()))  # older versions did not have them
+        self.final_noise_losses = list(checkpoint["final_noise_losses"])
         losses = torch.full_like(self.losses, torch.nan, device="cpu")
         saved = checkpoint["state_dict"]["losses"].cpu()[: len(losses)]  # a resumed run may be longer or shorter
         losses[: len(saved)] = saved

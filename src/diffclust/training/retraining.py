@@ -27,18 +27,11 @@ Retrain = Callable[[Knowledge], Embeddings]
 
 
 def retrainer(config: TrainingConfig, x: Any) -> Retrain:
-    """A function that trains on other knowledge and returns the embeddings of all rows.
+    """A function that trains on other knowledge and returns the embeddings (n, d) of all rows.
 
     It takes half as many steps, and one network instead of a committee, which is enough to compare ways to cut an
-    embedding.
-
-    Args:
-        config: of the training, decided (:meth:`TrainingConfig.resolve`). Of a backbone that is a module, which must be
-            untrained, each call trains a copy.
-        x: (n, ...) rows.
-
-    Returns:
-        ``knowledge -> (n, d)``.
+    embedding. The config is decided (:meth:`TrainingConfig.resolve`). Of a backbone that is a module, which must be
+    untrained, each call trains a copy.
     """
     short = dataclasses.replace(
         config,
@@ -59,18 +52,10 @@ def retrainer(config: TrainingConfig, x: Any) -> Retrain:
 
 @contextmanager
 def retrained_beside(config: TrainingConfig, x: Any, told: Sequence[Knowledge]) -> Iterator[Retrain]:
-    """A :func:`retrainer` that begins now with what it will be told, in other processes where it can.
+    """A :func:`retrainer` that begins now with what it will be ``told``, in other processes where it can.
 
-    Small networks with a name are trained there, on the CPU; see :func:`diffclust.processes.beside`. Elsewhere the
-    trainings are done when they are asked for.
-
-    Args:
-        config: as that of a retrainer.
-        x: (n, ...) rows.
-        told: labels of rows. Of other knowledge the retrainer trains when it is asked.
-
-    Yields:
-        The retrainer.
+    Small networks with a name are trained there, on the CPU; see :func:`diffclust.processes.beside`. Elsewhere, and
+    with other knowledge, the trainings are done when they are asked for.
     """
     retrain = retrainer(config, x)
     tasks = [functools.partial(retrain, each) for each in told]

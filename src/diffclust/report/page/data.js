@@ -42,6 +42,12 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Fills a table; from column `numbers` on there are numbers. */
+function fillTable(id, titles, body, numbers = Infinity) {
+  const heads = titles.map((title, c) => make("th", { scope: "col", class: c < numbers ? null : "number" }, title));
+  $(id).replaceChildren(make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body));
+}
+
 const rows = {
   row: unpack(D.rows.row),
   name: D.rows.name,

@@ -6,6 +6,13 @@ function clusterCell(number, name) {
   return make("td", {}, make("span", { class: "tag" }, swatch, name));
 }
 
+const axisTitle = (text) => ({ text, font: { size: 12 } });
+
+/** Draws a figure that cannot be moved. */
+function draw(id, traces, more) {
+  Plotly.react($(id), traces, layout({ dragmode: false, ...more }), { ...CONFIG, displayModeBar: false });
+}
+
 function drawClusters({ clusters, label }) {
   const columns = [
     "Cluster",
@@ -44,10 +51,7 @@ function drawClusters({ clusters, label }) {
       sheet && make("td", { class: "wide" }, examples(members.get(number))),
     );
   });
-  $("clusters").replaceChildren(
-    make("thead", {}, make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)))),
-    make("tbody", {}, ...body),
-  );
+  fillTable("clusters", columns, body);
   const chosen = state.k === D.nClusters && state.cut === chosenCut;
   $("clusters-note").textContent = chosen
     ? ""
@@ -60,29 +64,13 @@ function fillDescribed() {
   $("described-section").hidden = !some.length;
   const cell = (name, parts) => make("td", { class: "wide inside", "data-name": name }, ...(parts.length ? parts : ["–"]));
   const column = ([name, values]) => make("div", {}, make("b", {}, name), make("em", {}, ` ${values}`));
-  $("described").replaceChildren(
-    make(
-      "thead",
-      {},
-      make("tr", {}, ...["Cluster", "What tells it apart", "Typical rows"].map((t) => make("th", { scope: "col" }, t))),
-    ),
-    make(
-      "tbody",
-      {},
-      ...D.described.map(({ cluster, telling, typical }) =>
-        make(
-          "tr",
-          {},
-          clusterCell(cluster, ownClusters.get(cluster)?.name ?? `${cluster}`),
-          cell("What tells it apart", telling.map(column)),
-          cell(
-            "Typical rows",
-            typical.map((name) => make("div", {}, name)),
-          ),
-        ),
-      ),
-    ),
-  );
+  const titles = ["Cluster", "What tells it apart", "Typical rows"];
+  const body = D.described.map(({ cluster, telling, typical }) => {
+    const examples = typical.map((name) => make("div", {}, name));
+    const own = clusterCell(cluster, ownClusters.get(cluster)?.name ?? `${cluster}`);
+    return make("tr", {}, own, cell(titles[1], telling.map(column)), cell(titles[2], examples));
+  });
+  fillTable("described", titles, body);
 }
 
 /** "7 ×12, 1 ×2", the most frequent first. */
@@ -183,7 +171,7 @@ function drawDendrogram(current) {
     cliponaxis: false,
     hoverinfo: "skip",
   });
-  const axis = (text) => ({ fixedrange: true, title: { text, font: { size: 12 } } });
+  const axis = (text) => ({ fixedrange: true, title: axisTitle(text) });
   const xaxis = {
     ...axis("rows in each group"),
     showgrid: false,
@@ -196,18 +184,8 @@ function drawDendrogram(current) {
   const yaxis = { ...axis("dissimilarity where they join"), range };
   const line = { color: css("--ink"), width: 1.4, dash: "dash" };
   const cutLine = { type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line };
-  Plotly.react(
-    $("dendrogram"),
-    traces,
-    layout({
-      xaxis,
-      yaxis,
-      margin: { l: 50, r: 8, t: 12, b: 50 },
-      dragmode: false,
-      shapes: leaves.length > 1 ? [cutLine] : [],
-    }),
-    { ...CONFIG, displayModeBar: false },
-  );
+  const shapes = leaves.length > 1 ? [cutLine] : [];
+  draw("dendrogram", traces, { xaxis, yaxis, margin: { l: 50, r: 8, t: 12, b: 50 }, shapes });
 }
 
 const matrix = {
@@ -244,31 +222,24 @@ function drawMatrix() {
     y1,
     line: { color: "rgba(255,255,255,.55)", width: 1 },
   });
-  Plotly.react(
-    $("matrix"),
-    [
-      {
-        type: "heatmap",
-        z,
-        zmin: 0,
-        zmax: 100,
-        colorscale: cividis,
-        hoverinfo: "none",
-        zsmooth: false,
-        colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, ticksuffix: " %", tickfont: { size: 11 } },
-      },
-    ],
-    layout({
-      xaxis: { ...axis, tickangle: turned ? -90 : 0, title: { text: "cluster", font: { size: 12 } } },
-      yaxis: { ...axis, range: [n - 0.5, -0.5], scaleanchor: "x" },
-      margin: { l: Math.max(30, wide), r: 4, t: 8, b: turned ? 30 + wide : 40 },
-      dragmode: false,
-      shapes: starts
-        .slice(1)
-        .flatMap((s) => [line(s - 0.5, s - 0.5, -0.5, n - 0.5), line(-0.5, n - 0.5, s - 0.5, s - 0.5)]),
-    }),
-    { ...CONFIG, displayModeBar: false },
-  );
+  const trace = {
+    type: "heatmap",
+    z,
+    zmin: 0,
+    zmax: 100,
+    colorscale: cividis,
+    hoverinfo: "none",
+    zsmooth: false,
+    colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, ticksuffix: " %", tickfont: { size: 11 } },
+  };
+  draw("matrix", [trace], {
+    xaxis: { ...axis, tickangle: turned ? -90 : 0, title: axisTitle("cluster") },
+    yaxis: { ...axis, range: [n - 0.5, -0.5], scaleanchor: "x" },
+    margin: { l: Math.max(30, wide), r: 4, t: 8, b: turned ? 30 + wide : 40 },
+    shapes: starts
+      .slice(1)
+      .flatMap((s) => [line(s - 0.5, s - 0.5, -0.5, n - 0.5), line(-0.5, n - 0.5, s - 0.5, s - 0.5)]),
+  });
   $("matrix-note").textContent =
     `${count(n, "row")} of the map, the run’s ${count(D.nClusters, "cluster")}, ${D.matrix.draws} draws of noise of scale ${D.matrix.epsilon}.`;
 }
@@ -298,41 +269,25 @@ function drawNumbers() {
     `the rows that have a label near them, make ${low} to ${high} clusters likely (shaded). The run took ` +
     `${D.nClusters} (dashed).`;
   const edge = { type: "line", yref: "paper", y0: 0, y1: 1, x0: D.nClusters, x1: D.nClusters };
-  Plotly.react(
-    $("numbers"),
-    [
-      {
-        type: "scatter",
-        mode: "lines+markers",
-        x: candidates.map(([k]) => k),
-        y: candidates.map(([, score]) => score),
-        line: { color: css("--accent"), width: 2 },
-        marker: { size: 7 },
-        hovertemplate: "%{x} clusters: ARI %{y:.3f}<extra></extra>",
-      },
+  const trace = {
+    type: "scatter",
+    mode: "lines+markers",
+    x: candidates.map(([k]) => k),
+    y: candidates.map(([, score]) => score),
+    line: { color: css("--accent"), width: 2 },
+    marker: { size: 7 },
+    hovertemplate: "%{x} clusters: ARI %{y:.3f}<extra></extra>",
+  };
+  const interval = { type: "rect", yref: "paper", y0: 0, y1: 1, x0: low - 0.5, x1: high + 0.5 };
+  draw("numbers", [trace], {
+    xaxis: { showgrid: false, fixedrange: true, title: axisTitle("clusters") },
+    yaxis: { nticks: 5, fixedrange: true, title: axisTitle("ARI with all labels") },
+    margin: { l: 56, r: 10, t: 8, b: 40 },
+    shapes: [
+      { ...interval, fillcolor: css("--accent"), opacity: 0.15, line: { width: 0 } },
+      { ...edge, line: { color: css("--ink"), width: 1.4, dash: "dash" } },
     ],
-    layout({
-      xaxis: { showgrid: false, fixedrange: true, title: { text: "clusters", font: { size: 12 } } },
-      yaxis: { nticks: 5, fixedrange: true, title: { text: "ARI with all labels", font: { size: 12 } } },
-      margin: { l: 56, r: 10, t: 8, b: 40 },
-      dragmode: false,
-      shapes: [
-        {
-          type: "rect",
-          yref: "paper",
-          y0: 0,
-          y1: 1,
-          x0: low - 0.5,
-          x1: high + 0.5,
-          fillcolor: css("--accent"),
-          opacity: 0.15,
-          line: { width: 0 },
-        },
-        { ...edge, line: { color: css("--ink"), width: 1.4, dash: "dash" } },
-      ],
-    }),
-    { ...CONFIG, displayModeBar: false },
-  );
+  });
 }
 
 /** The confidence of scored rows against the share of them that is right. */
@@ -349,76 +304,50 @@ function drawReliability() {
     tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1],
     tickformat: ".0%",
     fixedrange: true,
-    title: { text, font: { size: 12 } },
+    title: axisTitle(text),
   });
-  Plotly.react(
-    $("reliability"),
-    [
-      {
-        type: "scatter",
-        mode: "markers+text", // no lines: they would weigh a bin of one row as much as one of a thousand
-        x: bins.map((bin) => bin.confidence),
-        y: bins.map((bin) => bin.right),
-        text: bins.map((bin) => bin.rows.toLocaleString("en")),
-        textposition: bins.map((bin) => (bin.right < bin.confidence ? "bottom center" : "top center")),
-        textfont: { color: css("--ink"), size: 12 },
-        marker: { color: css("--accent"), size: bins.map((bin) => 6 + 18 * Math.sqrt(bin.rows / n)), opacity: 1 },
-        cliponaxis: false,
-        hovertemplate: "confidence %{x:.0%}: %{y:.0%} right, %{text} rows<extra></extra>",
-      },
-    ],
-    layout({
-      xaxis: axis("mean confidence"),
-      yaxis: axis("share of rows that are right"),
-      margin: { l: 64, r: 10, t: 12, b: 46 },
-      dragmode: false,
-      shapes: [
-        { type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: css("--faint"), width: 1.4, dash: "dash" } },
-      ],
-    }),
-    { ...CONFIG, displayModeBar: false },
-  );
+  const trace = {
+    type: "scatter",
+    mode: "markers+text", // no lines: they would weigh a bin of one row as much as one of a thousand
+    x: bins.map((bin) => bin.confidence),
+    y: bins.map((bin) => bin.right),
+    text: bins.map((bin) => bin.rows.toLocaleString("en")),
+    textposition: bins.map((bin) => (bin.right < bin.confidence ? "bottom center" : "top center")),
+    textfont: { color: css("--ink"), size: 12 },
+    marker: { color: css("--accent"), size: bins.map((bin) => 6 + 18 * Math.sqrt(bin.rows / n)), opacity: 1 },
+    cliponaxis: false,
+    hovertemplate: "confidence %{x:.0%}: %{y:.0%} right, %{text} rows<extra></extra>",
+  };
+  const diagonal = { type: "line", x0: 0, y0: 0, x1: 1, y1: 1 };
+  draw("reliability", [trace], {
+    xaxis: axis("mean confidence"),
+    yaxis: axis("share of rows that are right"),
+    margin: { l: 64, r: 10, t: 12, b: 46 },
+    shapes: [{ ...diagonal, line: { color: css("--faint"), width: 1.4, dash: "dash" } }],
+  });
 }
 
 function drawCurves() {
-  if (!D.curves.length) {
-    $("curves-section").hidden = true;
-    return;
-  }
-  if (!$("curves").children.length) {
-    D.curves.forEach(({ name }, c) =>
-      $("curves").append(
-        make(
-          "div",
-          {},
-          make("h3", {}, name),
-          make("div", { class: "plot", id: `curve-${c}`, role: "img", "aria-label": `Curve: ${name}` }),
-        ),
-      ),
-    );
-  }
-  D.curves.forEach(({ x, y }, c) =>
-    Plotly.react(
-      $(`curve-${c}`),
-      [
-        {
-          type: "scatter",
-          mode: x.length > 60 ? "lines" : "lines+markers",
-          x,
-          y,
-          line: { color: css("--accent"), width: 2 },
-          marker: { size: 5 },
-          hovertemplate: "step %{x}: %{y:.4g}<extra></extra>",
-        },
-      ],
-      layout({
-        xaxis: { showgrid: false, title: { text: "step", font: { size: 12 } } },
-        yaxis: { nticks: 5 },
-        margin: { l: 44, r: 10, t: 8, b: 36 },
-        hovermode: "x",
-        dragmode: false,
-      }),
-      { ...CONFIG, displayModeBar: false },
-    ),
-  );
+  $("curves-section").hidden = !D.curves.length;
+  const plot = (name, c) =>
+    make("div", { class: "plot", id: `curve-${c}`, role: "img", "aria-label": `Curve: ${name}` });
+  if (!$("curves").children.length)
+    $("curves").append(...D.curves.map(({ name }, c) => make("div", {}, make("h3", {}, name), plot(name, c))));
+  D.curves.forEach(({ x, y }, c) => {
+    const trace = {
+      type: "scatter",
+      mode: x.length > 60 ? "lines" : "lines+markers",
+      x,
+      y,
+      line: { color: css("--accent"), width: 2 },
+      marker: { size: 5 },
+      hovertemplate: "step %{x}: %{y:.4g}<extra></extra>",
+    };
+    draw(`curve-${c}`, [trace], {
+      xaxis: { showgrid: false, title: axisTitle("step") },
+      yaxis: { nticks: 5 },
+      margin: { l: 44, r: 10, t: 8, b: 36 },
+      hovermode: "x",
+    });
+  });
 }

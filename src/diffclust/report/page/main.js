@@ -9,43 +9,17 @@ function fillScores() {
   if (D.scoredRows !== null)
     $("scored").textContent = `Scored on ${count(D.scoredRows, "row")} whose labels nobody was told.`;
   const bestValues = columns.map(({ best }, c) => {
-    const values = methods.map((row) => row.values[c]).filter((value) => typeof value === "number");
-    return values.length && best !== null ? Math[best](...values) : null;
+    const values = methods.map((row) => row.values[c]).filter((value) => value !== null);
+    return values.length ? Math[best](...values) : null;
   });
-  const cell = (value, c) =>
-    make(
-      "td",
-      {
-        class: `number${value !== null && value === bestValues[c] ? " best" : ""}`,
-        "data-name": columns[c].title,
-      },
-      value === null
-        ? "–"
-        : typeof value === "number"
-          ? Number.isInteger(value) && columns[c].best === null
-            ? `${value}`
-            : value.toFixed(3)
-          : value,
-    );
-  $("scores").replaceChildren(
-    make(
-      "thead",
-      {},
-      make(
-        "tr",
-        {},
-        make("th", { scope: "col" }, "Method"),
-        ...columns.map(({ title }) => make("th", { scope: "col", class: "number" }, title)),
-      ),
-    ),
-    make(
-      "tbody",
-      {},
-      ...methods.map(({ method, ours, values }) =>
-        make("tr", { class: ours ? "ours" : null }, make("td", {}, method), ...values.map(cell)),
-      ),
-    ),
+  const cell = (value, c) => {
+    const name = value !== null && value === bestValues[c] ? "number best" : "number";
+    return make("td", { class: name, "data-name": columns[c].title }, value === null ? "–" : value.toFixed(3));
+  };
+  const body = methods.map(({ method, ours, values }) =>
+    make("tr", { class: ours ? "ours" : null }, make("td", {}, method), ...values.map(cell)),
   );
+  fillTable("scores", ["Method", ...columns.map(({ title }) => title)], body, 1);
 }
 
 function fillHead() {
@@ -150,33 +124,13 @@ function fillMade() {
           "without labels. The second one is an ARI."
         : "1 is perfect in both columns (ARI).");
   const cell = (value) => make("td", { class: "number" }, value === null ? "–" : value.toFixed(3));
-  const columns = [hidden && "Hidden labels", "Agreement"].filter(Boolean);
+  const titles = ["Cut", hidden && "Hidden labels", "Agreement"].filter(Boolean);
+  const body = cuts.map(({ name, score, agreement }) => {
+    const values = hidden ? [score, agreement] : [agreement];
+    return make("tr", { class: name === cut ? "taken" : null }, make("td", {}, name), ...values.map(cell));
+  });
   $("cuts").hidden = !cuts.length;
-  $("cuts").replaceChildren(
-    make(
-      "thead",
-      {},
-      make(
-        "tr",
-        {},
-        make("th", { scope: "col" }, "Cut"),
-        ...columns.map((title) => make("th", { scope: "col", class: "number" }, title)),
-      ),
-    ),
-    make(
-      "tbody",
-      {},
-      ...cuts.map(({ name, score, agreement }) =>
-        make(
-          "tr",
-          { class: name === cut ? "taken" : null },
-          make("td", {}, name),
-          ...(hidden ? [cell(score)] : []),
-          cell(agreement),
-        ),
-      ),
-    ),
-  );
+  fillTable("cuts", titles, body, 1);
 }
 
 function say({ cut, k }) {

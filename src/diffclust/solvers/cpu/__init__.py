@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from diffclust import noise as noise_definition
-from diffclust.solvers.base import Answer, Request, mean_values
+from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
@@ -24,7 +24,7 @@ from diffclust.solvers.cpu.sums import (
     connectivity_products,
     noise_sum,
 )
-from diffclust.solvers.cpu.threads import in_threads, plain
+from diffclust.solvers.cpu.threads import contiguous, in_threads
 from diffclust.solvers.cpu.trees import grow, sort_edges, write_forest
 from diffclust.solvers.cpu.walk import closures_of_labels, closures_of_relation, label_forest, relation_of_closures
 
@@ -155,14 +155,14 @@ def solve(request: Request) -> Answer:
     values = np.empty(shape, np.float64)
     is_broken = np.isnan(similarity).any(axis=(1, 2))
     key_0, key_1 = noise_definition.split_seed(draws.seed)
-    known = np.empty((0, 0), np.int64) if labels is None else plain(labels, np.int64)
+    known = np.empty((0, 0), np.int64) if labels is None else contiguous(labels, np.int64)
     needs_greedy = np.zeros(n_problems * draws.n_draws, np.bool_)
     integer = np.int32 if similarity.dtype == np.float32 else np.int64
     arguments = (
-        plain(similarity), np.array([np.iinfo(integer).min], integer),
+        contiguous(similarity), np.array([np.iinfo(integer).min], integer),
         np.where(is_broken, -1, clusters).astype(np.int32),
         known, np.argsort(known, axis=-1, kind="stable"),
-        np.empty((0, 0, 0), np.int8) if relation is None else plain(relation, np.int8),
+        np.empty((0, 0, 0), np.int8) if relation is None else contiguous(relation, np.int8),
         form, request.must_link_first, free, complete, key_0, key_1, np.uint64(int(draws.first) % 2**64),
         draws.antithetic, np.float32(draws.epsilon), noise_definition.kernel_of(draws.noise),
     )  # fmt: skip
@@ -178,8 +178,4 @@ def solve(request: Request) -> Answer:
         )
     if request.if_infeasible == "raise":
         check_reached((edges[~is_broken, -1, ..., 0] >= 0).sum(-1), clusters[~is_broken], n, request.is_constrained)
-    mean = mean_values(values).astype(similarity.dtype)
-    adjacency = adjacency_counts(edges, n).astype(similarity.dtype) / draws.n_draws if request.adjacency else None
-    if request.detail == "mean":
-        return Answer(mean, adjacency)
-    return Answer(mean, adjacency, values, edges, trees if complete else None)
+    return host_answer(request, values, edges, trees, adjacency_counts)

@@ -11,7 +11,7 @@ from diffclust import noise as noise_definition
 from diffclust.noise import Draws
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.philox import BLOCKS, NORMAL, next_blocks, noise_blocks, noise_scratch, split_draw
-from diffclust.solvers.cpu.threads import in_threads, plain
+from diffclust.solvers.cpu.threads import contiguous, in_threads
 
 
 @jit
@@ -30,7 +30,7 @@ def _count_edges(edges, start, stop, counts):
 
 def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
     """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
-    edges = plain(edges)
+    edges = contiguous(edges)
     counts = np.zeros((edges.shape[0], n, n), np.int32)
     in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
     return counts
@@ -51,7 +51,7 @@ def _count_pairs(labels, start, stop, counts):
 
 def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
     """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
-    labels = plain(labels)
+    labels = contiguous(labels)
     n_problems, _, n = labels.shape
     counts = np.zeros((n_problems, n, n), np.int32)
     in_threads(lambda start, stop: _count_pairs(labels, start, stop, counts), n_problems * n)
@@ -75,7 +75,7 @@ def _edge_products(cotangent, edges, start, stop, products):
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[np.float64]:
     """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
     products = np.empty(edges.shape[:2], np.float64)
-    cotangent, edges = plain(cotangent), plain(edges)
+    cotangent, edges = contiguous(cotangent), contiguous(edges)
     in_threads(lambda start, stop: _edge_products(cotangent, edges, start, stop, products), products.size)
     return products
 
@@ -98,7 +98,7 @@ def _pair_products(cotangent, labels, start, stop, products):
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[np.float64]:
     """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
     products = np.empty(labels.shape[:2], np.float64)
-    cotangent, labels = plain(cotangent), plain(labels)
+    cotangent, labels = contiguous(cotangent), contiguous(labels)
     in_threads(lambda start, stop: _pair_products(cotangent, labels, start, stop, products), products.size)
     return products
 

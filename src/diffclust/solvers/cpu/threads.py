@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from diffclust.threads import solver_threads
 
 
-def plain(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+def contiguous(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
     """Contiguous and writeable: Numba would compile everything once more for any other kind of array."""
     array = np.ascontiguousarray(array, dtype)
     return array if array.flags.writeable else array.copy()

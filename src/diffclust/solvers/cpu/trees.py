@@ -23,7 +23,7 @@ def grow(weights, n, key, parent, cap, lowest, codes, edge_weights, n_edges):
     aside, are without branches and run in vectors: ``cap`` hides the points that are in the tree.
     """
     key, parent, cap = key[:n], parent[:n], cap[:n]
-    for i in range(n):  # loops, one an array: Numba takes longer to compile key[:] = lowest, or one loop for all
+    for i in range(n):  # a loop for each array: Numba takes longer to compile key[:] = lowest, or one loop for all
         key[i] = lowest
     for i in range(n):
         parent[i] = n

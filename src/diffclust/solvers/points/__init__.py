@@ -9,8 +9,6 @@ a GPU, ``reachability.py`` that of robust single linkage.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,38 +16,32 @@ from numpy.typing import NDArray
 
 from diffclust.frameworks import framework_of, to_numpy
 
-# Each module has spanning_tree(points, metric, algorithm, progress), which returns what the function below does.
-TABLE = {"cpu": "diffclust.solvers.points.cpu", "cuda": "diffclust.solvers.points.cuda"}
 ALGORITHMS = ("auto", "complete", "kdtree")
 
 
-def solver_for(points: Any) -> ModuleType:
-    """The exact solver that runs where the points are."""
-    device = points.device.type if framework_of(points) == "torch" else "cpu"
-    if device not in TABLE:
-        raise TypeError(f"No solver for points on {device}: move them to the host, e.g. with .cpu().")
-    return importlib.import_module(TABLE[device])
-
-
 def spanning_tree(
-    points: Any, metric: str, n_neighbors: int | None = None, algorithm: str = "auto", progress: bool = False
+    points: Any, metric: str, n_neighbors: int | None, reachability: int | None, algorithm: str, progress: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Edges (n - 1, 2) and similarities (n - 1,) by decreasing similarity, equal ones by smaller (i, j).
 
-    With ``n_neighbors`` of an approximate neighbour graph, on the host; else exact, where the points are.
+    Exact where the points are: an array, or a tensor on a GPU. With ``n_neighbors`` of an approximate neighbour graph,
+    and with ``reachability`` of the mutual reachability of all pairs, on the host.
     """
-    if n_neighbors is None:
-        return solver_for(points).spanning_tree(points, metric, algorithm, progress)
-    from diffclust.solvers.points import neighbours
+    if n_neighbors is not None:
+        from diffclust.solvers.points import neighbours
 
-    return neighbours.spanning_tree(to_numpy(points), metric, n_neighbors, progress)
+        return neighbours.spanning_tree(to_numpy(points), metric, n_neighbors, progress)
+    if reachability is not None:
+        from diffclust.solvers.points import reachability as robust
 
+        return robust.spanning_tree(to_numpy(points), metric, reachability)
+    if framework_of(points) == "torch":
+        from diffclust.solvers.points import cuda
 
-def robust_spanning_tree(points: Any, metric: str, reachability: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The same of the mutual reachability of all pairs, exact, on the host."""
-    from diffclust.solvers.points import reachability as solver
+        return cuda.spanning_tree(points, metric, progress)
+    from diffclust.solvers.points import cpu
 
-    return solver.spanning_tree(to_numpy(points), metric, reachability)
+    return cpu.spanning_tree(points, metric, algorithm, progress)
 
 
 def nearest_points(points: NDArray[Any], others: NDArray[Any], metric: str) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def spanning_tree(points: Any, metric: str, algorithm: str = "auto", progress: b
     codes, lengths = np.empty(0, np.int64), np.empty(0)
     if len(distinct) > 1:
         tree = build_tree(distinct)
-        with Progress(progress) as report:
+        with closing(Progress(progress)) as report:
             near = nearest(tree, kind, algorithm, report)
             codes, lengths = minimum_spanning_tree(tree, kind, near, len(distinct), report)
     return finish(codes, lengths, first, metric)

@@ -12,6 +12,7 @@ so the tree's weights are true similarities; what is approximate is the choice o
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -226,7 +227,7 @@ def spanning_tree(
     n = len(distinct)
     codes, lengths = np.empty(n - 1, np.int64), np.empty(n - 1)
     if n > 1:
-        with Progress(progress) as report:
+        with closing(Progress(progress)) as report:
             n_edges, pieces = _forest(*_graph(distinct, kind, min(n_neighbors, n - 1), report), codes, lengths)
             if n_edges < n - 1:
                 _join_pieces(distinct, kind, pieces, codes, lengths, n_edges, report)

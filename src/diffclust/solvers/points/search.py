@@ -27,7 +27,7 @@ from diffclust.solvers.points.tiles import (
 )
 from diffclust.solvers.points.vectors import ROWS, WIDTH
 
-LISTED = 8  # nearest others that are listed for each point: one vector; more cost more than they save, fewer run out
+LISTED = 8  # nearest others that are listed for each point. More cost more than they save, fewer run out.
 ALWAYS_DESCEND = 4  # dimensions up to which the tree always leaves out most pairs
 WORTH_DESCENDING = 0.4  # share of points looked at, below which descending beats looking at each pair once for both
 REPORTED = 64  # leaves after which progress is reported

@@ -41,7 +41,7 @@ def split(request: Request) -> tuple[Request, Arrays]:
     clusters = request.n_clusters
     arrays = Arrays(
         request.similarity,
-        jnp.full((n_problems,), clusters) if isinstance(clusters, int) else clusters,
+        jnp.full((n_problems,), clusters, jnp.int32) if isinstance(clusters, int) else clusters,
         request.labels,
         request.relation,
         as_words(draws.seed),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
+
 from diffclust.solvers import xla
 from diffclust.solvers.base import Request, Solver
 from diffclust.solvers.xla import host
@@ -21,10 +23,12 @@ def fastest(settings: Request, arrays: Arrays) -> Solver:
 
 @functools.cache
 def _kernels() -> Any:
-    """The solver of Triton's kernels, if it can run here. Triton comes with torch, or alone."""
+    """The solver of Triton's kernels, if there is one NVIDIA GPU and nothing else, and Triton is installed."""
+    if jax.default_backend() != "gpu" or jax.device_count() > 1:
+        return None
     try:
         from diffclust.solvers.xla import kernels
-        from diffclust.solvers.xla.launches import can_run
-    except ImportError:
+        from diffclust.solvers.xla.launches import can_launch
+    except ImportError:  # Triton comes with torch, or alone
         return None
-    return kernels if can_run() else None
+    return kernels if can_launch() else None
