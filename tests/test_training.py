@@ -397,6 +397,19 @@ def test_a_residual_network_starts_at_the_input_or_at_its_principal_components(e
     assert not np.allclose(pdist(embed(trained, x)), pdist(expected), rtol=1e-2)
 
 
+def test_a_residual_network_starts_at_the_same_components_with_any_number_of_threads():
+    """Sums of BLAS depend on them, and then all that is trained and clustered did."""
+    from threadpoolctl import threadpool_limits
+
+    rows, weights = torch.from_numpy(np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)), []
+    for n_threads in (1, 2):
+        network = make_backbone("residual", (64,), 16)
+        with threadpool_limits(n_threads):
+            network.start_at(rows)
+        weights.append(network.input.weight.detach())
+    assert torch.equal(*weights)
+
+
 def test_a_residual_network_with_fewer_rows_than_dimensions():
     x = np.random.default_rng(0).normal(size=(6, 30)).astype(np.float32)
     module = fit(make_config(n_clusters=2, embedding_dim=16, n_steps=2), x, [0, 1, -1, -1, -1, -1], progress=False)

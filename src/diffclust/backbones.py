@@ -16,6 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.backbones needs PyTorch. Install it with: pip install 'diffclust[fit]'") from error
 
+from diffclust.threads import is_small_set, one_thread
 from diffclust.validation import check_choice
 
 BACKBONES = ("linear", "mlp", "residual", "committee", "cnn")
@@ -111,7 +112,8 @@ class Residual(nn.Module):
             return
         from sklearn.decomposition import PCA
 
-        components = PCA(room, random_state=0).fit(rows.numpy()).components_
+        with one_thread(is_small_set(rows)):
+            components = PCA(room, random_state=0).fit(rows.numpy()).components_
         with torch.no_grad():
             self.input.weight.copy_(torch.from_numpy(components))
 
