@@ -397,16 +397,21 @@ def test_a_residual_network_starts_at_the_input_or_at_its_principal_components(e
     assert not np.allclose(pdist(embed(trained, x)), pdist(expected), rtol=1e-2)
 
 
-def test_a_residual_network_starts_at_the_same_components_with_any_number_of_threads():
+@pytest.mark.parametrize("embedding_dim", [16, 128])
+def test_a_residual_network_starts_at_the_same_weights_with_any_number_of_threads(embedding_dim):
     """Sums of BLAS depend on them, and then all that is trained and clustered did."""
     from threadpoolctl import threadpool_limits
 
     rows, weights = torch.from_numpy(np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)), []
+    before = torch.get_num_threads()
     for n_threads in (1, 2):
-        network = make_backbone("residual", (64,), 16)
+        torch.manual_seed(0)
         with threadpool_limits(n_threads):
+            torch.set_num_threads(n_threads)
+            network = make_backbone("residual", (64,), embedding_dim)
             network.start_at(rows)
         weights.append(network.input.weight.detach())
+    torch.set_num_threads(before)
     assert torch.equal(*weights)
 
 

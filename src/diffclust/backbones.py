@@ -100,7 +100,8 @@ class Residual(nn.Module):
         super().__init__()
         self.input = nn.Linear(int(np.prod(input_shape)), embedding_dim, bias=False)
         self.network = _mlp(input_shape, embedding_dim)
-        nn.init.orthogonal_(self.input.weight)  # keeps distances, if there is room
+        with one_thread():  # of another number of them, it has other last bits
+            nn.init.orthogonal_(self.input.weight)  # keeps distances, if there is room
         for parameter in self.network[-1].parameters():  # type: ignore[index]
             nn.init.zeros_(parameter)
 
