@@ -63,6 +63,34 @@ def test_precomputed_distances_and_similarities(moons):
         np.testing.assert_array_equal(found.predict(matrix[::3]), expected.labels_[::3])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_distances_are_distances_where_rounding_moves_their_zeros(dtype):
+    """1 - cosine was taken for a similarity, where a point's distance to itself is not exactly 0."""
+    x = np.random.default_rng(0).normal(size=(30, 5))
+    x = (x / np.linalg.norm(x, axis=1)[:, None]).astype(dtype)
+    distances = 1 - x @ x.T
+    assert np.diagonal(distances).any()
+    found = SpanningForestClustering(3, metric="precomputed").fit(distances)
+    expected = SpanningForestClustering(3, metric="cosine").fit(x)
+    assert np.array_equal(found.labels_, expected.labels_)
+    assert np.array_equal(found.predict(distances), expected.labels_)
+
+
+def test_weights_of_a_graph_that_look_like_distances_come_with_a_warning(recwarn):
+    """Zero means no edge there, and the same point in distances."""
+    weights = np.zeros((8, 8))
+    for i, j in ((0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7)):
+        weights[i, j] = weights[j, i] = 3
+    model = SpanningForestClustering(2, metric="precomputed")
+    with pytest.warns(UserWarning, match=r"If X are similarities, say so by np\.fill_diagonal"):
+        model.fit(weights)
+    recwarn.clear()
+    np.fill_diagonal(weights, weights.max())
+    assert model.fit(weights).labels_.tolist() == [0] * 4 + [1] * 4
+    model.fit(pairwise_distances(np.repeat(np.random.default_rng(0).normal(size=(5, 3)), 2, axis=0)))  # equal points
+    assert len(recwarn) == 0
+
+
 def test_hierarchy_has_every_other_number_of_clusters(moons):
     model = SpanningForestClustering(2).fit(moons[0])
     for k in (1, 3, 200):

@@ -253,6 +253,41 @@ def test_new_rows_are_treated_as_the_first_ones_were():
     assert again.row_names == ["item 4", "item 2"]
 
 
+def test_whole_numbers_as_categories_are_the_same_as_integers_and_as_floats():
+    """pandas makes floats of integers in a column with a missing value, in the first table or in new rows."""
+    integers, floats = pd.Series([1, 2, 2] * 4), pd.Series([1, 2, None] * 4)
+    assert (integers.dtype.kind, floats.dtype.kind) == ("i", "f")
+    for first, others in ((floats, integers), (integers, floats)):
+        table = read_table(make_frame(kind=first.astype("category")))
+        new = read_table(make_frame(kind=others), encoding=as_json(table.encoding))
+        places = [table.columns.index(name) for name in ("kind = 1", "kind = 2")]
+        assert new.features[:2, places].tolist() == [[1, 0], [0, 1]]
+        assert not any("1.0" in sentence for sentence in new.sentences)
+
+
+def test_labels_of_a_frame_may_be_in_a_column_whose_name_is_a_number():
+    frame = make_frame(kind=["cat", None, "dog"] * 4).set_axis([0, 1, 2], axis=1)
+    table = read_table(frame, "2")
+    assert table.class_names == ["cat", "dog"]
+    assert table.columns == ["0", "1"]
+
+
+def test_two_columns_of_labels_are_an_error():
+    """They were read as one, with classes such as '[1 2]'."""
+    frame = make_frame(kind=["1"] * N, other=["2"] * N).set_axis(["width", "height", "kind", "kind"], axis=1)
+    with pytest.raises(ValueError, match=r"several columns of the name kind\. Rename them"):
+        read_table(frame, "kind")
+
+
+def test_columns_that_32_bits_hardly_tell_apart_come_with_a_remark():
+    seconds = 1_714_550_000 + 7 * np.arange(N)
+    table = read_table(make_frame(time=seconds))
+    assert [sentence for sentence in table.sentences if "'time', with values from 1714550000.0" in sentence]
+    assert not any("32-bit" in said for said in read_table(make_frame(time=seconds - seconds.min())).sentences)
+    minutes = pd.Timestamp("2024-05-31") + pd.to_timedelta(np.arange(N), unit="min")
+    assert "hardly tell these apart" in " ".join(read_table(make_frame(time=minutes)).sentences)
+
+
 def test_new_rows_with_other_values_get_a_sentence():
     encoding = as_json(read_table(messy_frame(), "kind").encoding)
     new = messy_frame().iloc[:3].assign(colour=["pink", "red", "pink"], width=[None, 1.0, 2.0])

@@ -75,7 +75,7 @@ def test_tensors_in_half_precision():
         assert parse_labels(torch.tensor([3, -1, 7, torch.nan], dtype=dtype), 4).codes.tolist() == [0, -1, 1, -1]
 
 
-@pytest.mark.parametrize("word", ["unknown", "Unknown", "unlabeled", "NA", "n/a", "?", " ", "null", "NaN"])
+@pytest.mark.parametrize("word", ["-1.0", "unknown", "Unknown", "unlabeled", "NA", "n/a", "?", " ", "null", "NaN"])
 def test_words_for_unknown_are_those_of_tables(word):
     y = ["b", word, "a", "b"]
     assert parse_labels(y, 4).codes.tolist() == encode_labels(np.array(y, object))[0].tolist() == [1, -1, 0, 1]

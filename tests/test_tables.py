@@ -127,12 +127,45 @@ def test_labels_go_by_ids_where_their_file_has_them(write):
     assert table.labels.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_labels_go_by_the_index_that_pandas_writes(ending, tmp_path):
+    """They were read in the order of lines, which is another one where only one of the two files was shuffled."""
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    pandas, places = pytest.importorskip("pandas"), [2, 0, 3, 1]
+    rows, labels = pandas.DataFrame({"a": [0.5, 1.5, 2.5, 3.5]}), pandas.DataFrame({"kind": ["p", "q", "", "s"]})
+    expected = np.array(["p", "q", "", "s"], object)[places].tolist()
+
+    def read(rows, labels):
+        for frame, name in ((rows, "x"), (labels, "y")):
+            getattr(frame, f"to_{ending}")(tmp_path / f"{name}.{ending}")
+        table = read_table(tmp_path / f"x.{ending}", str(tmp_path / f"y.{ending}"))
+        return [table.class_names[label] if label >= 0 else "" for label in table.labels]
+
+    in_order = [labels] if ending == "csv" else []  # such an index is not written to parquet
+    for given in (*in_order, labels.iloc[places], labels.iloc[::-1]):
+        assert read(rows.iloc[places], given) == expected
+    named = rows.iloc[places].set_axis(["u", "v", "w", "x"])
+    with pytest.raises(ValueError, match=r"does not count up. If labels are in the order of the data, leave it out"):
+        read(named, labels.iloc[::-1])
+    assert read(named, labels) == ["p", "q", "", "s"]
+    assert read(named, labels.set_axis(["x", "w", "v", "u"])) == ["s", "", "q", "p"]
+
+
 def test_labels_that_look_like_no_classes_come_with_a_remark(write):
     values = [f"{number * 1.37}" for number in range(12)]
     write("x.csv", "a,y\n" + "".join(f"{row},{value}\n" for row, value in enumerate(values)))
     said = "The 12 labels are of 12 classes. Are they numbers or ids, not classes?"
     assert said in read_table("x.csv", "y").sentences
     assert said not in read_table("x.csv", "y", encoding=read_table("x.csv", "y").encoding).sentences
+
+
+def test_negative_labels_come_with_a_remark(write):
+    """-1 among -2, 0, 1 is unknown, and -100 is a class, which torch's users may not expect."""
+    write("x.csv", "a,y\n1,-2\n2,-1\n3,1\n4,-100\n")
+    said = "Labels that are negative numbers are classes, except -1, which means unknown: '-100', '-2'."
+    assert said in read_table("x.csv", "y").sentences
+    assert not any("negative" in each for each in read_table(write("z.csv", "a,y\n1,-1\n2,b\n"), "y").sentences)
 
 
 def test_separators_at_the_ends_of_lines_move_no_column(write):

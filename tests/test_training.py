@@ -397,6 +397,24 @@ def test_a_residual_network_starts_at_the_input_or_at_its_principal_components(e
     assert not np.allclose(pdist(embed(trained, x)), pdist(expected), rtol=1e-2)
 
 
+@pytest.mark.parametrize("embedding_dim", [16, 128])
+def test_a_residual_network_starts_at_the_same_weights_with_any_number_of_threads(embedding_dim):
+    """Sums of BLAS depend on them, and then all that is trained and clustered did."""
+    from threadpoolctl import threadpool_limits
+
+    rows, weights = torch.from_numpy(np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)), []
+    before = torch.get_num_threads()
+    for n_threads in (1, 2):
+        torch.manual_seed(0)
+        with threadpool_limits(n_threads):
+            torch.set_num_threads(n_threads)
+            network = make_backbone("residual", (64,), embedding_dim)
+            network.start_at(rows)
+        weights.append(network.input.weight.detach())
+    torch.set_num_threads(before)
+    assert torch.equal(*weights)
+
+
 def test_a_residual_network_with_fewer_rows_than_dimensions():
     x = np.random.default_rng(0).normal(size=(6, 30)).astype(np.float32)
     module = fit(make_config(n_clusters=2, embedding_dim=16, n_steps=2), x, [0, 1, -1, -1, -1, -1], progress=False)
@@ -647,6 +665,28 @@ def test_fit_learns_and_is_repeatable():
     assert_same_weights(module, fit(make_config(backbone="mlp", n_steps=40), x, known, progress=False))
     other = fit(make_config(backbone="mlp", n_steps=40, seed=8), x, known, progress=False)
     assert not np.array_equal(other.loss_curve, module.loss_curve)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_torchs_defaults_change_nothing(dtype, tmp_path):
+    """With another default dtype training failed; a default device has a network elsewhere than its rows."""
+    x, _, known = make_data()
+    expected = fit(make_config(), x, known, progress=False)
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            module = fit(make_config(), x, known, progress=False, folder=tmp_path)
+            loaded = load(tmp_path / "last.ckpt")
+            embedded = embed(loaded, x)
+            members = fit_many([make_config()], x, [known], progress=False)
+            assert torch.get_default_device().type == "meta"
+        assert torch.get_default_dtype() == dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same_weights(expected, module)
+    assert_same_weights(expected, loaded)
+    assert np.array_equal(embed(expected, x), embedded)
+    assert members[0].loss_curve.dtype == np.float32
 
 
 def test_fully_labelled_images_with_everything_on():

@@ -16,6 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("diffclust.backbones needs PyTorch. Install it with: pip install 'diffclust[fit]'") from error
 
+from diffclust.threads import is_small_set, one_thread
 from diffclust.validation import check_choice
 
 BACKBONES = ("linear", "mlp", "residual", "committee", "cnn")
@@ -99,7 +100,8 @@ class Residual(nn.Module):
         super().__init__()
         self.input = nn.Linear(int(np.prod(input_shape)), embedding_dim, bias=False)
         self.network = _mlp(input_shape, embedding_dim)
-        nn.init.orthogonal_(self.input.weight)  # keeps distances, if there is room
+        with one_thread():  # of another number of them, it has other last bits
+            nn.init.orthogonal_(self.input.weight)  # keeps distances, if there is room
         for parameter in self.network[-1].parameters():  # type: ignore[index]
             nn.init.zeros_(parameter)
 
@@ -111,7 +113,8 @@ class Residual(nn.Module):
             return
         from sklearn.decomposition import PCA
 
-        components = PCA(room, random_state=0).fit(rows.numpy()).components_
+        with one_thread(is_small_set(rows)):
+            components = PCA(room, random_state=0).fit(rows.numpy()).components_
         with torch.no_grad():
             self.input.weight.copy_(torch.from_numpy(components))
 

@@ -22,7 +22,7 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ClassLabels, parse_labels
-from diffclust.partition import Partition, partition
+from diffclust.partition import Partition, are_distances, partition
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding
@@ -111,7 +111,7 @@ class SpanningForestClustering(FittedPartition, ClusterMixin, BaseEstimator):
         n_clusters: number of clusters, or "auto": see :func:`diffclust.stability.choose_n_clusters`, by agreement with
             the labels where ``constraints`` come from labels, else by the largest gap.
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": X is then the matrix
-            of distances (zero diagonal, nothing negative) or else of similarities (larger is closer).
+            of distances (zero diagonal, nothing negative, but for rounding) or else of similarities (larger is closer).
         min_cluster_size: only cuts that leave this many points on both sides are made, so that outliers do not use up
             the cuts. "auto" is a third of an average cluster, n / (3 n_clusters), halved until ``n_clusters`` can be
             reached with it; 1 is plain single linkage, which mostly cuts off single points. Labelled classes get so
@@ -239,6 +239,8 @@ class SpanningForestClustering(FittedPartition, ClusterMixin, BaseEstimator):
         n = len(X)
         if self.metric == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(f"metric='precomputed' needs a square matrix, got shape {X.shape}.")
+        if self.metric == "precomputed":
+            _warn_of_similarities(X)
         for name in ("n_clusters", "min_cluster_size"):
             if getattr(self, name) != "auto":
                 _check_count(name, getattr(self, name), n, n, or_else="'auto'")
@@ -277,6 +279,20 @@ def warn_of_another_number(found: Partition, asked: int | None) -> None:
         reason = "with these pairs" if found.n_clusters > asked else f"by cut {found.evidence.cut!r} of equal rows"
         message = f"n_clusters={asked}, but {reason} {found.n_clusters} clusters were found."
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
+
+
+def _warn_of_similarities(X: NDArray[Any]) -> None:
+    """A warning about a matrix that is taken for distances and looks like the weights of a graph, 0 for no edge."""
+    if not are_distances(X):
+        return
+    nearest = np.where(np.eye(len(X), dtype=bool), np.inf, X).argmin(1)
+    rows = np.flatnonzero((X[np.arange(len(X)), nearest] == 0) & (nearest != np.arange(len(X))))
+    if len(rows) and np.abs(X[rows] - X[nearest[rows]]).max() > X.max() / 2:  # points at distance 0 have equal rows
+        warnings.warn(
+            "X has a zero diagonal and nothing negative, so it is taken for distances, but some points at distance 0 "
+            "have very different distances to others. If X are similarities, say so by np.fill_diagonal(X, X.max()).",
+            stacklevel=4,
+        )
 
 
 def _check_count(name: str, value: Any, highest: int, n_samples: int, or_else: str) -> None:

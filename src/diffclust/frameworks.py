@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import reprlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 MOST_DENSE_BYTES = 2 * 10**9  # up to which sparse rows are made dense
+FEW_VALUES = 64  # of a column, to which 32-bit floats round its values
 
 
 def framework_of(array: Any) -> str:
@@ -79,6 +80,30 @@ def to_dense(X: Any) -> Any:
             f"{MOST_DENSE_BYTES / 1e9:.1f}. Reduce its columns first, e.g. by sklearn.decomposition.TruncatedSVD."
         )
     return X.toarray()
+
+
+def lost_digits(x: np.ndarray, what: str = "x", names: Sequence[str] | None = None) -> str:
+    """A sentence about columns of which 32-bit floats tell few values apart, such as times in seconds since 1970.
+
+    Returns:
+        The sentence, "" if there are no such columns.
+    """
+    if x.ndim != 2 or x.size == 0 or x.dtype.kind not in "iuf" or x.dtype.itemsize < 4 or x.dtype == np.float32:
+        return ""
+    low, high = x.min(0).astype(np.float64), x.max(0).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+        few = np.flatnonzero((low < high) & (high - low < FEW_VALUES * step))
+    lost = [column for column in few if (x[:, column] != x[:, column].astype(np.float32)).any()]
+    if not lost:
+        return ""
+    first = int(lost[0])
+    which = f"number {first}" if names is None else repr(names[first])
+    return (
+        f"{len(lost)} column{'s' * (len(lost) > 1)} of {what}, the first {which}, with values from {low[first]} to "
+        f"{high[first]}: 32-bit floats, with which networks are trained, hardly tell these apart. Subtract the minimum "
+        "of such a column first."
+    )
 
 
 def fill_unknown(labels: Any, unknown: Any) -> Any:

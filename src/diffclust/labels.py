@@ -12,9 +12,11 @@ from diffclust.frameworks import framework_of, to_numpy
 
 ADVICE = "Give the classes of some points as integers from 0 or as names, and -1 where unknown."
 # Texts that stand for an unknown label or a missing number, in lower case.
-UNKNOWN_NAMES = frozenset(
-    ("", "-1", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?", "unknown", "unlabelled", "unlabeled")
-)
+UNKNOWN_NAMES = frozenset(("", "-1", "-1.0", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?")) | {
+    "unknown",
+    "unlabelled",
+    "unlabeled",
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,7 @@ from diffclust.stability import choose_n_clusters, soft_memberships
 from diffclust.threads import is_small_set, small_in_one_thread
 from diffclust.validation import check_count, check_points
 
+ROUNDING = 1e-6  # share of the largest entry of a matrix, up to which another one is zero
 DENSE_POINTS = 4096  # up to which an n x n matrix is made
 ROBUST_NEIGHBOURS = 5  # of the robust forest
 OUTLIER_NEIGHBOURS, OUTLIER_FACTOR = 20, 2.0
@@ -183,7 +184,7 @@ class Partition:
         if self.metric != "precomputed":
             return solvers_of_points.nearest_points(self.points, np.asarray(to_numpy(x), np.float64), self.metric)
         x = to_numpy(x)
-        return x.argmin(1) if _are_distances(self.points) else x.argmax(1)
+        return x.argmin(1) if are_distances(self.points) else x.argmax(1)
 
     def memberships(self, *, epsilon: float = 0.1, n_draws: int = 50, seed: int = 0) -> NDArray[np.float64]:
         """Shares of the clusters over perturbed similarities, see :func:`diffclust.stability.soft_memberships`.
@@ -258,7 +259,7 @@ def partition(
         retrain: for "auto", makes the embedding that other knowledge gives; None hides no labels.
         seed: of "auto".
         metric: "sqeuclidean", "euclidean", "cosine", "manhattan", "chebyshev", or "precomputed": a matrix of distances
-            (zero diagonal, nothing negative) or else of similarities (larger is closer).
+            (zero diagonal, nothing negative, but for rounding) or else of similarities (larger is closer).
         reachability: None for plain single linkage, m for robust single linkage with m neighbours.
         n_neighbors: None for the exact tree, else that of a graph of so many neighbours, for millions of points.
         tree: that of the points without knowledge, ``free_hierarchy`` of an earlier partition; None makes it.
@@ -695,7 +696,7 @@ def similarities(points: NDArray[Any], metric: str, reachability: int | None = N
     from scipy.spatial.distance import cdist
 
     if metric == "precomputed":
-        similarity = -points if _are_distances(points) else points
+        similarity = -points if are_distances(points) else points
     elif metric == "cosine":
         similarity = cosine_similarities(points)
     else:
@@ -704,5 +705,7 @@ def similarities(points: NDArray[Any], metric: str, reachability: int | None = N
     return similarity if reachability is None else mutual_reachability(similarity, reachability)
 
 
-def _are_distances(matrix: NDArray[Any]) -> bool:
-    return bool((matrix >= 0).all() and (np.diagonal(matrix) == 0).all())
+def are_distances(matrix: NDArray[Any]) -> bool:
+    """Whether a matrix (n, n) is of distances: zero diagonal, nothing negative, but for rounding, as of 1 - cosine."""
+    rounding = ROUNDING * np.abs(matrix).max(initial=0)
+    return bool(matrix.min(initial=0) >= -rounding and np.abs(np.diagonal(matrix)).max(initial=0) <= rounding)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from diffclust.labels import UNKNOWN_NAMES
 from diffclust.tables.frames import looks_like_id
+from diffclust.tables.known import label_text
 from diffclust.tables.table import listed, no_column, shortened
 
 MOST_CATEGORIES = 50  # a text column with more different values is text, not a category
@@ -28,7 +29,7 @@ _OTHERWISE = re.compile(
 )
 ONLY_AS = "numbers and dates are read only as 1234.5 and 2024-05-31"
 # As categories, these are values like any other.
-BLANK = UNKNOWN_NAMES - {"-1", "none", "unknown", "unlabelled", "unlabeled"}
+BLANK = UNKNOWN_NAMES - {"-1", "-1.0", "none", "unknown", "unlabelled", "unlabeled"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +187,7 @@ def _choose(series: Any, source: str) -> tuple[Column | None, str]:
         width = len(_as_vector(known.iloc[0]))
         return Column(name, kind, width=width), "Lists become a feature for each of their numbers: {}."
     if kind == "text":
-        return _choose_text(name, known.astype(str).str.strip(), bool(missing.any()))
+        return _choose_text(name, _texts(known), bool(missing.any()))
     values = _to_numbers(series, kind, source)
     empty = np.isnan(values)
     if len(series) > 1 and np.ptp(values[~empty]) == 0 and not empty.any():
@@ -328,7 +329,13 @@ def _vectors(series: Any, column: Column, source: str) -> NDArray[np.float64]:
 
 def category_texts(series: Any) -> NDArray[Any]:
     """(n,) the values of a category as texts; those that are missing are called so."""
-    return series.astype(str).str.strip().where(~_missing(series), MISSING).to_numpy(object)
+    return _texts(series).where(~_missing(series), MISSING).to_numpy(object)
+
+
+def _texts(series: Any) -> Any:
+    """Values as texts, as labels are: 1 is also 1.0, which pandas makes of it in a column with missing values."""
+    texts = series.astype(str).astype(object)
+    return texts.map({text: label_text(text) for text in texts.unique()})
 
 
 def _one_hot(series: Any, column: Column) -> tuple[NDArray[np.float64], str]:

@@ -28,7 +28,8 @@ def read_labels(
 
     A text file with one line more than there are rows starts with a header, or ends with a blank line. With the columns
     row and label, as ``diffclust ask`` writes them, it has labels of some rows only, and also with a column of ids. In
-    a text file that has the ``id_column`` of the data, labels go by ids, in any order.
+    a text file that has the ``id_column`` of the data, labels go by ids, in any order, and so they do by an index that
+    pandas has written beside both.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist.")
@@ -44,7 +45,10 @@ def read_labels(
         frame = read_parquet(path)
         if frame.shape[1] == 0:
             raise ValueError(f"{path} has no column.")
-        return frame.iloc[:, -1].to_numpy(object)
+        labels = frame.iloc[:, -1].to_numpy(object)
+        index = frame.index
+        plain = index.equals(frame.reset_index(drop=True).index)
+        return labels if plain else _by_unnamed(path, list(map(str, index)), labels, row_names, id_column)
     text = read_text(path)
     answers = parse_answers(text, str(path), n_rows, row_names)
     if answers is not None:
@@ -53,6 +57,10 @@ def read_labels(
     header = [name.strip() for name in lines[0]] if lines else []
     if row_names is not None and id_column in header and len(header) > 1:
         return _by_id(path, lines, row_names, header.index(str(id_column)))
+    if len(header) > 1 and not header[0]:
+        filled = [line for line in lines[1:] if any(line)]
+        labels = np.array([line[-1] for line in filled], object)
+        return _by_unnamed(path, [line[0].strip() for line in filled], labels, row_names, id_column)
     return np.array(_without_header([line[-1] if line else "" for line in lines], n_rows), object)
 
 
@@ -69,6 +77,23 @@ def _by_id(path: Path, lines: list[list[str]], row_names: Sequence[str], column:
             if labels.setdefault(name, label) != label:
                 raise ValueError(f"{path}, line {number}: {name!r} has two labels, {labels[name]!r} and {label!r}.")
     return np.array([labels.get(name, "") for name in row_names], object)
+
+
+def _by_unnamed(
+    path: Path, names: list[str], labels: NDArray[Any], row_names: Sequence[str] | None, id_column: str | None
+) -> NDArray[Any]:
+    """Labels of rows by a column without a name, in which pandas and R write the index of a table."""
+    unique = len(set(names)) == len(names)
+    has_ids = id_column is not None and not id_column.startswith("Unnamed: ")
+    if unique and not has_ids and row_names is not None and set(names) <= set(row_names):
+        label_of = dict(zip(names, labels, strict=True))
+        return np.array([label_of.get(name, "") for name in row_names], object)
+    if unique and all(map(str.isdecimal, names)) and sorted(names, key=int) != names:
+        raise ValueError(
+            f"{path}: the index, in a first column without a name, does not count up. If labels are in the order of "
+            "the data, leave it out. If it has row numbers, counted from 0, name the columns row and label."
+        )
+    return labels
 
 
 def _without_header(values: list[str], n_rows: int) -> list[str]:

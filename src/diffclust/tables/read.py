@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.frameworks import lost_digits
 from diffclust.tables import arrays, cells, frames, pictures
 from diffclust.tables.columns import Encoding, category_texts, choose_columns, choose_id, row_names
 from diffclust.tables.known import encode_labels, read_labels
@@ -83,6 +85,7 @@ def read_table(
     else:
         options: dict[str, Any] = {"id_column": id_column, "use_rep": use_rep, "image_size": image_size, "text": text}
         table = _read_path(Path(data), column, {name: o for name, o in options.items() if o is not None}, encoding)
+    lost = lost_digits(table.features, table.source, table.columns)
     table = _checked(table, at_least)
     if label_file is not None:
         if table.encoding is not None and table.encoding["kind"] == "pictures" and table.row_names is not None:
@@ -90,7 +93,9 @@ def read_table(
         else:
             found = read_labels(label_file, len(table), table.row_names, (table.encoding or {}).get("id"))
         table = _labelled(table, found, labels)
-    return table if encoding is not None else replace(table, sentences=[*table.sentences, *_about_classes(table)])
+    if encoding is not None:
+        return table
+    return replace(table, sentences=[*table.sentences, *([lost] if lost else []), *_about_classes(table)])
 
 
 def read_pieces(
@@ -202,13 +207,15 @@ def read_columns(
 ) -> Table:
     """A pandas DataFrame as a table."""
     found = None
-    if labels is not None:
-        if labels not in frame.columns:
-            raise no_column(source, labels, frame.columns)
-        found = frame[labels].to_numpy(object)
-        frame = frame.drop(columns=labels)
     names = [" ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     frame = frame.set_axis(names, axis=1)
+    if labels is not None:
+        if labels not in names:
+            raise no_column(source, labels, names)
+        if names.count(labels) > 1:
+            raise ValueError(f"{source} has several columns of the name {labels}. Rename them.")
+        found = frame[labels].to_numpy(object)
+        frame = frame.drop(columns=labels)
     if len(frame) == 0:
         raise ValueError(f"{source} has 0 rows.")
     if text is not None:
@@ -298,6 +305,9 @@ def _about_classes(table: Table) -> list[str]:
     n_labels, n_classes = int((table.labels >= 0).sum()), len(table.class_names)
     if n_classes >= MANY_CLASSES and n_classes > n_labels / 2:
         return [f"The {n_labels:,} labels are of {n_classes:,} classes. Are they numbers or ids, not classes?"]
+    negative = [repr(name) for name in table.class_names if re.fullmatch(r"-\d+", name)]
+    if negative:
+        return [f"Labels that are negative numbers are classes, except -1, which means unknown: {listed(negative)}."]
     groups: dict[str, list[str]] = {}
     for name in table.class_names:
         groups.setdefault("".join(name.casefold().split()), []).append(repr(name))

@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from diffclust.backbones import BACKBONES
 from diffclust.files import write_atomically
-from diffclust.training.module import ForestModule
+from diffclust.training.module import ForestModule, usual_tensors
 from diffclust.training.settings import OBJECT, TrainingConfig, current_names
 
 LAST = "last.ckpt"
@@ -40,6 +40,7 @@ def save(module: ForestModule, path: str | Path) -> None:
     WholeCheckpoints().save_checkpoint(state, path)
 
 
+@usual_tensors()
 def load(checkpoint: str | Path, backbone: Any = None) -> ForestModule:
     """The module of a checkpoint, on the CPU, in evaluation mode.
 

@@ -19,7 +19,7 @@ from diffclust.backbones import InputScaling, is_image, share_of_alike
 from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
 from diffclust.cuts import leading_components
 from diffclust.doubt import believe
-from diffclust.frameworks import framework_of, plain, to_dense, to_numpy
+from diffclust.frameworks import framework_of, lost_digits, plain, to_dense, to_numpy
 from diffclust.knowledge import Knowledge
 from diffclust.threads import ignored_warnings, small_in_one_thread
 from diffclust.training.settings import NEIGHBOURS, TrainingConfig
@@ -31,7 +31,6 @@ FEW_LABELS = 0.1  # share of labelled images, above which neighbours no longer g
 PIXEL_COMPONENTS = 50  # leading ones of the pixels, by which images are near
 LENDING_ROWS = 20_000  # among which labels are lent, at most
 LONGEST_BLOCK = {"cpu": 10, "cuda": 100}  # steps, after which a progress bar moves
-FEW_VALUES = 64  # of a column, to which its values are rounded
 CHECKED_ROWS = 65_536  # at a time, so that rows in a mapped file need not fit into memory
 
 
@@ -78,25 +77,9 @@ def _real_numbers(x: Any) -> NDArray[Any]:
 
 
 def warn_of_lost_digits(x: Any) -> None:
-    """A warning about columns of which 32-bit floats tell few values apart, such as times in seconds since 1970."""
-    if framework_of(x) != "numpy" or hasattr(x, "toarray"):
-        return
-    x = np.asarray(x)
-    if x.ndim != 2 or x.size == 0 or x.dtype.kind not in "iuf" or x.dtype.itemsize < 4 or x.dtype == np.float32:
-        return
-    low, high = x.min(0).astype(np.float64), x.max(0).astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
-        few = np.flatnonzero((low < high) & (high - low < FEW_VALUES * step))
-    lost = [column for column in few if (x[:, column] != x[:, column].astype(np.float32)).any()]
-    if lost:
-        first = lost[0]
-        warnings.warn(
-            f"{len(lost)} column{'s' * (len(lost) > 1)} of x, the first number {first}, with values from {low[first]} "
-            f"to {high[first]}: 32-bit floats, with which networks are trained, hardly tell these apart. Subtract the "
-            "minimum of such a column first.",
-            stacklevel=3,
-        )
+    """A warning about columns of which 32-bit floats tell few values apart."""
+    if framework_of(x) == "numpy" and not hasattr(x, "toarray") and (sentence := lost_digits(np.asarray(x))):
+        warnings.warn(sentence, stacklevel=3)
 
 
 def as_labels(y: Any, n_rows: int) -> Tensor:

@@ -28,7 +28,7 @@ from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
 from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
-from diffclust.training.module import CrossEntropy, ForestModule, make_module
+from diffclust.training.module import CrossEntropy, ForestModule, make_module, usual_tensors
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import PRECISIONS
 
@@ -49,12 +49,12 @@ TRAINING = threading.RLock()
 
 
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a training: in several threads, they take turns."""
+    """Decorates a training: in several threads, they take turns. Torch's defaults have no effect on it."""
 
     # It seeds torch's global generators and quiets Lightning's loggers, which all threads share.
     @functools.wraps(function)
     def alone(*arguments: P.args, **options: P.kwargs) -> R:
-        with TRAINING:
+        with TRAINING, usual_tensors():
             return function(*arguments, **options)
 
     return alone

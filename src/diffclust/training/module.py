@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -25,6 +27,18 @@ LOG = logging.getLogger("diffclust.training")
 START_ROWS = 10_000  # a residual network starts from the principal components of about this many rows
 CURVE_POINTS = 30  # at most, of the curve at the final noise
 LEAST_STEPS = 20  # between two of them, so that they cost little
+
+
+@contextmanager
+def usual_tensors() -> Iterator[None]:
+    """A context, or a decorator, in which new tensors are 32-bit floats on the CPU, whatever torch's defaults are."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with nullcontext() if device.type == "cpu" else torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 class CrossEntropy(modules._OnEmbeddings):
