@@ -1,5 +1,6 @@
 """Settings of all tests: caches of what Numba and XLA compile, how Triton and hypothesis run, markers."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -136,8 +137,9 @@ def pytest_configure(config):
     if not os.environ.get("DIFFCLUST_LOWEST"):
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     os.environ["TRITON_INTERPRET"] = "1"
-    _patch_triton_once_a_launch()
-    _compute_nothing_twice_in_triton()
+    with contextlib.suppress(ImportError):  # not every torch brings Triton
+        _patch_triton_once_a_launch()
+        _compute_nothing_twice_in_triton()
 
 
 settings.register_profile("local", deadline=None)
