@@ -19,10 +19,14 @@ from processes import Process  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.fixture(autouse=True)
 def exact_convolutions():
     """On a GPU they otherwise round to ten bits and sum in any order, and steps make little differences large."""
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+    return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+
+
+@pytest.fixture(autouse=True)
+def _exact_convolutions():
+    with exact_convolutions():
         yield
 
 
@@ -183,7 +187,7 @@ def test_a_run_in_which_all_have_stopped_takes_no_more_steps(tmp_path, monkeypat
 
 def train_and_save(configs, folder):
     x, y, ys = make_data()
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):  # of this process
+    with exact_convolutions():  # of this process
         fit_many(configs, x, ys, validation=(x[:64], y[:64]), progress=False, save_every=0, folder=folder)
 
 

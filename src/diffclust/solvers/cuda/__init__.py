@@ -30,7 +30,7 @@ from diffclust.solvers.cuda.sums import (
 from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.kernels.inside import PARTS, grow_units
 from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, launch, warps_for, warps_inside
-from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, perturb, pitch_of
+from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, grid_of, perturb, pitch_of
 
 __all__ = [
     "Draws",
@@ -110,13 +110,11 @@ def find_forests(ready: Ready, n_clusters: torch.Tensor, request: Request) -> Fo
         "WITH_LABELS": with_labels, "WARPS": warps,
     }  # fmt: skip
     rule = {"RELATION": ready.form == "relation", "FIRST": request.must_link_first}
-    tiles = triton.cdiv(n, 2 * TILE)
-    n_tiles = (tiles + 1) // 2 * (tiles + 1)
     with device_of(similarity):
         for first in range(0, n_draws, at_once):
             n_chunk = min(at_once, n_draws - first)
             items, place = n_problems * n_chunk, (n, pitch, n_draws, n_solves, first, n_chunk)
-            perturb[(n_tiles * n_problems, triton.cdiv(n_chunk, DRAWS_AT_ONCE))](
+            perturb[grid_of(n, n_problems, n_chunk)](
                 similarity, words, draws.seed, draws.first, epsilon, n, pitch, first, n_chunk,
                 SIZE=TILE, DRAWS=DRAWS_AT_ONCE, **noise, **launch(4),
             )  # fmt: skip

@@ -22,6 +22,12 @@ def pitch_of(n: int) -> int:
     return -(-n // 16) * 16
 
 
+def grid_of(n: int, n_problems: int, n_draws: int) -> tuple[int, int]:
+    """The programs of :func:`perturb`: a tile of a problem, see ``n_tiles_of``, by ``DRAWS_AT_ONCE`` draws."""
+    tiles = triton.cdiv(n, 2 * TILE)
+    return (tiles + 1) // 2 * (tiles + 1) * n_problems, triton.cdiv(n_draws, DRAWS_AT_ONCE)
+
+
 @triton.jit
 def tile_of(index, tiles):
     """Row and column, row <= column, of a tile on or above the diagonal of ``tiles`` x ``tiles``.

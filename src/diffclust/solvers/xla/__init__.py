@@ -36,7 +36,7 @@ except ImportError as error:
 from diffclust.noise import kernel_of
 from diffclust.solvers.base import Answer, Request, mean_values
 from diffclust.solvers.checks import clamp_clusters
-from diffclust.solvers.xla.calls import Arrays, split
+from diffclust.solvers.xla.calls import Arrays, split, symmetric
 from diffclust.solvers.xla.chunks import over_chunks
 from diffclust.solvers.xla.forests import edges_of, find_forests, number_trees, sorted_edges, values_of
 from diffclust.solvers.xla.sums import (
@@ -89,7 +89,7 @@ def solve(request: Request) -> Answer:
 def find(settings: Request, arrays: Arrays) -> tuple[dict[str, Array], Array | None]:
     """What is wanted of every draw by name, and how often each edge is in the forests; chunk after chunk."""
     n, draws, words = arrays.similarity.shape[-1], settings.draws, arrays.words
-    similarity = 0.5 * arrays.similarity + 0.5 * arrays.similarity.swapaxes(-1, -2)
+    similarity = symmetric(arrays.similarity)
     clusters = arrays.n_clusters
     if settings.if_infeasible == "clamp" and arrays.labels is not None:
         clusters = clamp_clusters(clusters, arrays.labels)

@@ -58,6 +58,11 @@ def join(settings: Request, arrays: Arrays) -> Request:
     return settings._replace(**dict(zip(Request._fields, arrays[:4], strict=False)), draws=draws)
 
 
+def symmetric(similarity: Any) -> Any:
+    """The mean of entries (i, j) and (j, i)."""
+    return 0.5 * similarity + 0.5 * similarity.swapaxes(-1, -2)
+
+
 def varying(value: Array, *arrays: Array | None) -> Array:
     """The value itself; inside ``shard_map``, it varies over devices where one of the arrays does.
 

@@ -39,7 +39,7 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
     outside = Tree(*(jnp.where(point == root, take(array, at_first), array) for array in _solve_of(kept, 0)))
     forest = Tree(*(jnp.where(filled, a, b) for a, b in zip(inside, outside, strict=True)))
 
-    is_cut = n_inside < (known & (_leaders(labels) != point[:, 0])).sum(-1, dtype=jnp.int32)[:, None]
+    is_cut = n_inside < (known & (leaders(labels) != point[:, 0])).sum(-1, dtype=jnp.int32)[:, None]
     greedy = agglomerate(weights, relation_of_labels(labels), n_clusters, True, is_cut)
     forest = Tree(*(jnp.where(is_cut[..., None], a, b) for a, b in zip(greedy, forest, strict=True)))
     return _stack([_solve_of(kept, 1), forest] if free else [forest])
@@ -53,7 +53,7 @@ def _one_pass_forests(weights: Array, labels: Array, n_clusters: Array, free: bo
     kept = _strongest_outside(
         grow(weights[:, None], jnp.stack([glued, point] if free else [glued], 1)), labels, n_clusters, free
     )
-    leader = _leaders(labels)[:, None]
+    leader = leaders(labels)[:, None]
     links = jnp.broadcast_to(jnp.where(leader < point, leader * n + point, -1), point.shape)
     block = number_trees(jnp.concatenate([_solve_of(kept, 0).codes, links], -1), n)
     inside = jnp.where(block[..., :, None] == block[..., None, :], weights, lowest_of(weights.dtype))
@@ -73,12 +73,12 @@ def _glue(labels: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
 def _strongest_outside(trees: Tree, labels: Array, n_clusters: Array, free: bool) -> Tree:
     """Of the tree from the labelled points, and with ``free`` of the free one after it, the edges that stay."""
     n = labels.shape[-1]
-    n_closures = (_leaders(labels) == jnp.arange(n)).sum(-1, dtype=jnp.int32)
+    n_closures = (leaders(labels) == jnp.arange(n)).sum(-1, dtype=jnp.int32)
     n_keep = jnp.stack([n_closures - n_clusters, n - n_clusters] if free else [n_closures - n_clusters], 1)
     return strongest(trees, n_keep[..., None])
 
 
-def _leaders(labels: Array) -> Array:
+def leaders(labels: Array) -> Array:
     """The first point with the same label; of unlabelled points they themselves."""
     same = (labels[..., :, None] == labels[..., None, :]) & (labels >= 0)[..., None]
     return jnp.where(labels >= 0, jnp.argmax(same, -1), jnp.arange(labels.shape[-1])).astype(jnp.int32)

@@ -19,7 +19,7 @@ from jax import Array
 from diffclust.noise import Draws
 from diffclust.solvers import cpu, sampled, xla
 from diffclust.solvers.base import Answer, Request
-from diffclust.solvers.xla.calls import Arrays, join, split, words_of
+from diffclust.solvers.xla.calls import Arrays, join, split, symmetric, words_of
 from diffclust.solvers.xla.sums import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
 
 __all__ = [
@@ -97,7 +97,7 @@ def _solve_with_kernel(settings: Request, arrays: Arrays) -> Answer:
 
 def _solve(settings: Request, shapes: Answer, arrays: Arrays) -> Answer:
     solver = cpu if isinstance(settings.draws.noise, str) else sampled
-    similarity = 0.5 * arrays.similarity + 0.5 * arrays.similarity.swapaxes(-1, -2)
+    similarity = symmetric(arrays.similarity)
     # As in a compiled program, whether k is reached is the caller's to check.
     settings = settings._replace(if_infeasible="clamp" if settings.if_infeasible == "clamp" else "continue")
     parts = []

@@ -28,8 +28,9 @@ from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, writ
 from diffclust.solvers.kernels.inside import PARTS, grow_units
 from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, warps_for, warps_inside
 from diffclust.solvers.kernels.small import N_OWN, PROGRAMS, SMALL, solve_and_mean
-from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, perturb, pitch_of
-from diffclust.solvers.xla.calls import Arrays, join, split
+from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, grid_of, perturb, pitch_of
+from diffclust.solvers.xla.calls import Arrays, join, split, symmetric
+from diffclust.solvers.xla.forests import leaders
 from diffclust.solvers.xla.launches import as_keys, call, empty, integer, multiprocessors
 from diffclust.solvers.xla.sums import (
     adjacency_counts,
@@ -83,7 +84,7 @@ def find(settings: Request, arrays: Arrays) -> Answer:
     arrays = arrays._replace(n_clusters=arrays.n_clusters.astype(jnp.int32))
     if settings.detail == "mean" and arrays.similarity.shape[-1] <= SMALL:
         return _mean_in_one_launch(settings, arrays)
-    similarity = 0.5 * arrays.similarity + 0.5 * arrays.similarity.swapaxes(-1, -2)
+    similarity = symmetric(arrays.similarity)
     closures = jnp.zeros(4, jnp.int32) if arrays.labels is None else _closures(arrays.labels)
     n_draws, at_once = settings.draws.n_draws, _draws_at_once(*similarity.shape[:2])
     chunks = [
@@ -103,8 +104,7 @@ def find(settings: Request, arrays: Arrays) -> Answer:
 
 def _closures(labels: Array) -> Array:
     """(problems, n) the closure of each point, see ``kernels/closures.py``."""
-    first = (labels[:, :, None] == labels[:, None, :]).argmax(-1).astype(jnp.int32)
-    return jnp.where(labels >= 0, first | LABELLED.value, jnp.arange(labels.shape[-1], dtype=jnp.int32))
+    return leaders(labels) | jnp.where(labels >= 0, LABELLED.value, 0)
 
 
 def _draws_at_once(n_problems: int, n: int) -> int:
@@ -155,7 +155,7 @@ def _one_launch(
 
 def _mean_in_one_launch(settings: Request, arrays: Arrays) -> Answer:
     n_problems, n, _ = arrays.similarity.shape
-    n_draws, n_solves = settings.draws.n_draws, settings._replace(labels=arrays.labels).n_solves
+    n_draws, n_solves = settings.draws.n_draws, join(settings, arrays).n_solves
     n_items, warps, f32, i32 = n_problems * n_draws, warps_for(n), np.float32, np.int32
     programs = min(n_items, PROGRAMS)
     shares = (n_problems, n, n) if settings.adjacency else (4,)
@@ -251,7 +251,7 @@ def _write_constrained(
 def _find_chunk(settings: Request, arrays: Arrays, closures: Array, first: int, n_chunk: int) -> Forests:
     """The forests of draws ``first`` to ``first + n_chunk`` of symmetric similarities."""
     n_problems, n, _ = arrays.similarity.shape
-    n_solves, items = settings._replace(labels=arrays.labels).n_solves, n_problems * n_chunk
+    n_solves, items = join(settings, arrays).n_solves, n_problems * n_chunk
     pitch, block, warps, i32 = pitch_of(n), triton.next_power_of_2(n), warps_for(n), np.int32
     with_edges, with_labels = settings.detail != "mean", settings.detail == "forests"
     nothing, shape = empty(i32, 4), (n_problems, n_solves, n_chunk)
@@ -267,10 +267,9 @@ def _find_chunk(settings: Request, arrays: Arrays, closures: Array, first: int, 
         "BLOCK": block, "JUMPS": (n - 1).bit_length(), "RELATION": False, "FIRST": kind["FIRST"],
         "COUNTS": kind["COUNTS"], "EDGES": with_edges, "WITH_LABELS": with_labels, "WARPS": warps,
     }  # fmt: skip
-    tiles = triton.cdiv(n, 2 * TILE)
     (words,) = call(
         _perturb,
-        ((tiles + 1) // 2 * (tiles + 1) * n_problems, triton.cdiv(n_chunk, DRAWS_AT_ONCE)),
+        grid_of(n, n_problems, n_chunk),
         4,
         [arrays.similarity, arrays.seed, arrays.first_draw, arrays.epsilon, n, pitch, first, n_chunk],
         [empty(i32, items, n, pitch)],
