@@ -122,8 +122,8 @@ ORDER = """
     suggestions mistakes
     training partition
     doubt
-    how_many
-    samples votes evidence confidence placing cuts continuation
+    how_many all_cuts
+    samples votes evidence confidence placing linkage cuts colouring continuation
     nn distributed backbones
     losses perturbed stability
     forest

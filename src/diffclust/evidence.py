@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import confidence
-from diffclust.cuts import logistic_regression
+from diffclust.cuts import CLASSIFIERS, logistic_regression
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
@@ -35,7 +35,7 @@ WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 Labels = NDArray[np.int64]
 OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
 VOTE = "vote"  # of all cuts and of classifiers (:mod:`diffclust.votes`)
-NOT_ASKED = ("classifier", "trees", "support vectors", VOTE)
+NOT_ASKED = ("classifier", *CLASSIFIERS, VOTE)
 # (embedding (n, d), knowledge, n_clusters) -> partitions (n,) by the names of their cuts
 CutAll = Callable[[NDArray[Any], Knowledge, int], dict[str, Labels]]
 
