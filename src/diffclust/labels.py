@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +45,7 @@ class ClassLabels:
         """
         number = np.cumsum(held < 0)
         if self.classes.dtype.kind in "OU":
-            taken = set(self.classes)
-            free = (name for name in (f"new {i}" for i in range(1, len(held) + len(taken) + 1)) if name not in taken)
+            free = new_names(self.classes)
             new = np.array([next(free) for _ in range(int(number[-1]))], self.classes.dtype.kind)
             names = np.empty(len(held), np.result_type(self.classes, new))
             names[held < 0] = new
@@ -52,6 +53,12 @@ class ClassLabels:
             names = int(self.classes.max(initial=-1)) + number
         names[held >= 0] = self.classes[held[held >= 0]]
         return names
+
+
+def new_names(taken: Iterable[str]) -> Iterator[str]:
+    """The names "new 1", "new 2", ... of clusters without a label, but for those that are taken."""
+    others = set(taken)
+    return (name for i in itertools.count(1) if (name := f"new {i}") not in others)
 
 
 def parse_labels(y: Any, n_points: int) -> ClassLabels:

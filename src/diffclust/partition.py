@@ -36,6 +36,7 @@ from diffclust.forest import Hierarchy
 from diffclust.frameworks import to_numpy
 from diffclust.how_many import compare_numbers, expect_number, likely_numbers
 from diffclust.knowledge import Knowledge
+from diffclust.labels import new_names
 from diffclust.processes import beside
 from diffclust.solvers.points import nearest_points
 from diffclust.stability import soft_memberships
@@ -85,7 +86,7 @@ class Partition:
 
     def names(self, class_names: list[str]) -> list[str]:
         """The name of each cluster: that of the class that it holds, or "new 1", "new 2", ..."""
-        free = (name for name in (f"new {i}" for i in range(1, 10**9)) if name not in class_names)
+        free = new_names(class_names)
         return [class_names[c] if c >= 0 else next(free) for c in self.classes]
 
     def probabilities(self) -> NDArray[np.float64]:
