@@ -155,7 +155,7 @@ def mean_over_ranks(local: Tensor, share: float, group: Any = None) -> Tensor:
 def connectivity(given: Tensor, request: Request, group: Any = None) -> Tensor:
     """The soft connectivity over all draws. All ranks have the same similarities, and each solves its draws."""
     flat = given.reshape(math.prod(given.shape[:-2]), *given.shape[-2:])
-    draws = binding.on_device(request.draws, given.device)
+    draws = binding.on_device(request.draws, given)
     return _SharedConnectivity.apply(flat, request._replace(draws=draws), group).reshape(given.shape)
 
 

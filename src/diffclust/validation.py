@@ -27,7 +27,7 @@ from diffclust.frameworks import (
     smaller,
     to_numpy,
 )
-from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise
+from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise, draw_seed
 from diffclust.solvers.base import Request
 from diffclust.solvers.checks import check_bounds, check_feasible, symmetrise
 
@@ -222,9 +222,7 @@ def check_draws(
     if antithetic and n_draws % 2:
         raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
     if framework_of(similarity) == "numpy":
-        if seed is None:
-            # The legacy generator is the global one: np.random.seed makes runs repeatable.
-            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
+        seed = draw_seed(None) if seed is None else seed
         seed, first_draw = check_integer("seed", seed), check_integer("first_draw", first_draw)
     return Draws(seed, first_draw, n_draws, float(epsilon), noise, bool(antithetic))
 

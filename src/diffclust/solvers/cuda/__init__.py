@@ -13,34 +13,18 @@ import torch
 import triton
 
 from diffclust import noise as definition
-from diffclust.noise import Draws
 from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.cuda.greedy import solve_greedily
 from diffclust.solvers.cuda.launches import device_of, multiprocessors
 from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.small import fits_one_launch, mean_in_one_launch
-from diffclust.solvers.cuda.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-    mean_values,
-    noise_sum,
-)
+from diffclust.solvers.cuda.sums import mean_values, noise_sum
 from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.kernels.inside import PARTS, grow_units
 from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, launch, warps_for, warps_inside
 from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, grid_of, perturb, pitch_of
 
-__all__ = [
-    "Draws",
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+__all__ = ["noise_sum", "solve"]
 
 COUNTED = 2048  # points up to which edges are counted for a mean even if nobody asks: with the same kernels
 

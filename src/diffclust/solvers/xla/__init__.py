@@ -39,25 +39,11 @@ from diffclust.solvers.checks import clamp_clusters
 from diffclust.solvers.xla.calls import Arrays, split, symmetric
 from diffclust.solvers.xla.chunks import over_chunks
 from diffclust.solvers.xla.forests import edges_of, find_forests, number_trees, sorted_edges, values_of
-from diffclust.solvers.xla.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-    count_edges,
-    noise_sum,
-)
+from diffclust.solvers.xla.sums import count_edges, noise_sum
 from diffclust.solvers.xla.trees import masked
 from diffclust.solvers.xla.weights import perturbed_weights
 
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+__all__ = ["noise_sum", "solve"]
 
 MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + bit
 
