@@ -135,7 +135,7 @@ ORDER = """
     bindings.torch_operators
     gradients
     solvers
-    knowledge constraints noise
+    knowledge constraints groups noise
     labels metrics tables messages
     answers
     processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.constraints import all_apart
+from diffclust.groups import all_apart
 
 TABU_MOVES = 20_000  # of the search for a colouring
 

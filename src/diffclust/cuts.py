@@ -354,10 +354,7 @@ def support_vectors(columns: Floats, knowledge: Knowledge) -> Ints:
     return predict_classes(SVC(C=PENALTY).fit, columns, knowledge)
 
 
-CLASSIFIERS: dict[str, Callable[[Floats, Knowledge], Ints]] = {
-    "trees": trees,
-    "support vectors": support_vectors,
-}
+CLASSIFIERS: dict[str, Callable[[Floats, Knowledge], Ints]] = {"trees": trees, "support vectors": support_vectors}
 
 
 def _one_label_is_enough() -> AbstractContextManager[None]:

@@ -14,11 +14,25 @@ from diffclust.frameworks import framework_of, to_numpy
 
 ADVICE = "Give the classes of some points as integers from 0 or as names, and -1 where unknown."
 # Texts that stand for an unknown label or a missing number, in lower case.
-UNKNOWN_NAMES = frozenset(("", "-1", "-1.0", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?")) | {
-    "unknown",
-    "unlabelled",
-    "unlabeled",
-}
+UNKNOWN_NAMES = frozenset(
+    (
+        "",
+        "-1",
+        "-1.0",
+        "nan",
+        "nat",
+        "none",
+        "null",
+        "na",
+        "n/a",
+        "#n/a",
+        "<na>",
+        "?",
+        "unknown",
+        "unlabelled",
+        "unlabeled",
+    )
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +103,7 @@ def parse_labels(y: Any, n_points: int) -> ClassLabels:
     known = np.ones(n_points, bool) if masked is None else ~masked
     if values.dtype.kind == "O":
         values = _decoded(values)
-        known &= np.array([not _is_missing(value) for value in values], bool)
+        known &= np.array([not (is_missing(value) or _is_negative(value)) for value in values], bool)
         values = _of_one_kind(values, known)
     if values.dtype.kind == "S":
         values = _decoded(values.astype(object)).astype(str)
@@ -125,13 +139,13 @@ def _decoded(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _is_missing(value: Any) -> bool:
-    """None, nan, NaT and pandas.NA, which is not equal to itself without saying so, and negative numbers."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        return bool(value != value or value < 0)
-    return False
+def is_missing(value: Any) -> bool:
+    """Whether this is None, nan, NaT, or pandas.NA, which does not say whether it is equal to itself."""
+    return value is None or type(value).__name__ == "NAType" or (np.ndim(value) == 0 and bool(value != value))
+
+
+def _is_negative(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(value < 0)
 
 
 def _of_one_kind(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:

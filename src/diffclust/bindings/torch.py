@@ -178,8 +178,7 @@ def on_device(draws: Draws, given: Tensor, plain: bool = False) -> Draws:
     """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
     seed = draw_seed(given, plain) if draws.seed is None else draws.seed
     return draws._replace(
-        seed=_integer("seed", seed, given.device, plain),
-        first=_integer("first_draw", draws.first, given.device, plain),
+        seed=_integer("seed", seed, given.device, plain), first=_integer("first_draw", draws.first, given.device, plain)
     )
 
 

@@ -74,10 +74,7 @@ def _edge_products(cotangent, edges, start, stop, products):
 
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[np.float64]:
     """See :meth:`diffclust.solvers.base.Sums.adjacency_products`."""
-    products = np.empty(edges.shape[:2], np.float64)
-    cotangent, edges = contiguous(cotangent), contiguous(edges)
-    in_threads(lambda start, stop: _edge_products(cotangent, edges, start, stop, products), products.size)
-    return products
+    return _products(_edge_products, cotangent, edges)
 
 
 @jit
@@ -97,9 +94,14 @@ def _pair_products(cotangent, labels, start, stop, products):
 
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[np.float64]:
     """See :meth:`diffclust.solvers.base.Sums.connectivity_products`."""
-    products = np.empty(labels.shape[:2], np.float64)
-    cotangent, labels = contiguous(cotangent), contiguous(labels)
-    in_threads(lambda start, stop: _pair_products(cotangent, labels, start, stop, products), products.size)
+    return _products(_pair_products, cotangent, labels)
+
+
+def _products(kernel: Any, cotangent: NDArray[Any], forests: NDArray[np.int32]) -> NDArray[np.float64]:
+    """What a kernel makes of the cotangent and each draw's edges or trees, (problems, draws)."""
+    products = np.empty(forests.shape[:2], np.float64)
+    cotangent, forests = contiguous(cotangent), contiguous(forests)
+    in_threads(lambda start, stop: kernel(cotangent, forests, start, stop, products), products.size)
     return products
 
 

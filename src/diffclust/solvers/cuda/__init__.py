@@ -35,10 +35,11 @@ def solve(request: Request) -> Answer:
     Similarities of any float dtype are computed in float32. Seed and first draw are integers, or int64 scalars on the
     device, which only the kernels read. Nothing waits for the device, so whether k is reached is never checked.
     """
-    similarity = request.similarity
-    _check_size(similarity.shape[-1])
+    similarity, n = request.similarity, request.similarity.shape[-1]
+    if n > MAX_POINTS:
+        raise ValueError(f"The CUDA solver takes up to {MAX_POINTS} points, got {n}. Use the CPU for more.")
     definition.kernel_of(request.draws.noise)
-    if request.detail == "mean" and not request.adjacency and similarity.shape[-1] <= COUNTED:
+    if request.detail == "mean" and not request.adjacency and n <= COUNTED:
         return solve(request._replace(adjacency=True))._replace(adjacency=None)
     k, draws = request.n_clusters, request.draws
     if fits_one_launch(request):
@@ -131,8 +132,3 @@ def words_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 1 << 28
     return torch.cuda.get_device_properties(device).total_memory // 8
-
-
-def _check_size(n: int) -> None:
-    if n > MAX_POINTS:
-        raise ValueError(f"The CUDA solver takes up to {MAX_POINTS} points, got {n}. Use the CPU for more.")

@@ -48,18 +48,14 @@ __all__ = ["noise_sum", "solve"]
 MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + bit
 
 
-def _check_size(similarity: Array) -> None:
-    if similarity.shape[-1] > MAX_POINTS:
-        raise ValueError(f"The JAX solver takes up to {MAX_POINTS} points, got {similarity.shape[-1]}.")
-
-
 def solve(request: Request) -> Answer:
     """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`.
 
     Seed and first draw may be words, (1, 2) or one row for every problem, and epsilon an array with one row or one for
     every problem, (rows, 1). A compiled program raises nothing: whether k is reached is the caller's to check.
     """
-    _check_size(request.similarity)
+    if (n := request.similarity.shape[-1]) > MAX_POINTS:
+        raise ValueError(f"The JAX solver takes up to {MAX_POINTS} points, got {n}.")
     kernel_of(request.draws.noise)
     settings, arrays = split(request)
     each, counts = find(settings, arrays)
