@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import diffclust as dc
 from diffclust import Knowledge, colouring, cuts
-from diffclust.all_cuts import CUTS, INPUT_CUTS, LATENT_CLASSES
+from diffclust.all_cuts import CUTS, INPUT_CUTS, LATENT_CLASSES, NEW_ROWS
 from diffclust.confidence import neighbour_shares, witnesses
 from diffclust.evidence import VOTE, choose_cut, hide_labels
 from diffclust.partition import partition
@@ -313,8 +313,9 @@ def test_hidden_labels_choose_the_cut_that_finds_them():
     assert len(calls) == 3
     assert all((rest.labels >= 0).sum() < 40 and len(set(rest.labels)) < 5 for rest in calls)  # whole classes hidden
     assert {label for rest in calls for label in range(4) if label not in rest.labels} == {0, 1, 2, 3}  # each once
-    of_embedding = set(CUTS) - {"classifier"}  # there is a class without labels
-    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in INPUT_CUTS if cut != "classifier")}
+    of_embedding = {*CUTS, NEW_ROWS} - {"classifier"}  # there is a class without labels
+    of_input = {*INPUT_CUTS, NEW_ROWS} - {"classifier"}
+    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in of_input)}
     assert not found.cut.startswith("k-means")
     assert found.scores["k-means"] < found.scores[found.cut] - 0.2
     assert 0.5 < found.new_classes < found.scores[found.cut]  # labels that were told do not count

@@ -123,7 +123,7 @@ ORDER = """
     training partition
     doubt
     how_many all_cuts
-    samples votes evidence confidence placing linkage cuts colouring continuation
+    samples votes evidence confidence novelty placing linkage cuts colouring continuation
     nn distributed backbones
     losses perturbed stability
     forest

@@ -20,6 +20,7 @@ from diffclust.evidence import OF_INPUT
 from diffclust.forest import Hierarchy
 from diffclust.knowledge import Knowledge
 from diffclust.linkage import forest, robust_forest, spanning_tree
+from diffclust.novelty import LabelChances
 
 # (embedding (n, d), knowledge, n_clusters) -> clusters (n,), numbered from 0, which agree with the knowledge. A cut
 # that cannot satisfy the pairs with n_clusters clusters may return more.
@@ -30,6 +31,23 @@ def gaussian(embedding: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> 
     """A mixture of Gaussians that starts at the forest, or at k-means where the forest has too many clusters."""
     start = forest(embedding, knowledge, n_clusters)
     return cuts.gaussian(embedding, knowledge, n_clusters, start=start if start.max() + 1 == n_clusters else None)
+
+
+def of_new_rows(
+    points: NDArray[Any], knowledge: Knowledge, n_clusters: int, chances: LabelChances
+) -> NDArray[np.int64]:
+    """A mixture of Gaussians that starts at the labelled classes and at k-means of the rows that seem to be new.
+
+    What trees say about labels (:mod:`diffclust.novelty`) speaks for clusters besides the densities.
+
+    Returns:
+        (n,) clusters from 0.
+
+    Raises:
+        ValueError: fewer rows seem to be new than there are new clusters.
+    """
+    start = chances.first_clusters(points, knowledge, n_clusters)
+    return cuts.gaussian(points, knowledge, n_clusters, start=start, evidence=chances.evidence(n_clusters))
 
 
 CUTS: dict[str, Cut] = {
@@ -45,6 +63,7 @@ STARTS = {"gaussian": "forest", "gaussian of k-means": "k-means"}  # where mixtu
 INPUT_CUTS = ("forest", "k-means", "gaussian", "gaussian of k-means", "classifier")  # of the input, for "auto"
 # Of more than 20 clusters only these are compared, of the embedding and of the input: the others take too long.
 MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("k-means", "classifier")
+NEW_ROWS = "gaussian of new rows"  # a mixture that starts at rows that seem to be of no labelled class
 LATENT_CLASSES = "latent classes" + OF_INPUT  # another cut of the input, where its columns are categories
 OF_VALUES = " of values" + OF_INPUT  # ends the names of classifiers that see its indicators
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
@@ -58,12 +77,14 @@ class Input:
     Attributes:
         rows: (n, d) leading components.
         values: (n, values) indicators, if the columns are categories (:func:`diffclust.cuts.indicators`); else None.
-        columns: (n, p) all columns, for classifiers that vote; None where there is no vote.
+        columns: (n, p) all columns, for classifiers.
+        can_vote: whether classifiers vote.
     """
 
     rows: NDArray[np.float64]
     values: NDArray[np.float64] | None
-    columns: NDArray[np.float64] | None
+    columns: NDArray[np.float64]
+    can_vote: bool
 
     @classmethod
     def prepare(cls, rows: Any, can_vote: bool) -> Input | None:
@@ -71,7 +92,7 @@ class Input:
         if np.ndim(rows) != 2:
             return None
         columns = np.asarray(rows, np.float64)
-        return cls(few_components(columns), cuts.indicators(rows), columns if can_vote else None)
+        return cls(few_components(columns), cuts.indicators(rows), columns, can_vote)
 
     @functools.cached_property
     def tree(self) -> Hierarchy:
@@ -92,6 +113,7 @@ def cut_all(
     source: Input | None = None,
     names: Iterable[str] = CUTS,
     of_forest: NDArray[Any] | None = None,
+    chances: LabelChances | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The partitions into ``n_clusters`` by the names of their cuts.
 
@@ -102,6 +124,7 @@ def cut_all(
         source: the input, which is cut, too.
         names: of the cuts of the embedding.
         of_forest: (n,) the clusters of the forest, if they are there already.
+        chances: how likely rows are to have a label; None leaves out the cuts that start at new rows.
 
     Returns:
         Those of the cuts that found one. Pairs may make it impossible, and a classifier needs labels of all classes.
@@ -122,6 +145,10 @@ def cut_all(
                 found[name + suffix] = cuts.gaussian(points, knowledge, n_clusters, start=start)
             else:
                 found[name + suffix] = CUTS[name](points, knowledge, n_clusters)
+    if chances is not None:
+        for suffix, points in [("", embedding)] + ([] if source is None else [(OF_INPUT, source.rows)]):
+            with contextlib.suppress(ValueError):
+                found[NEW_ROWS + suffix] = of_new_rows(points, knowledge, n_clusters, chances)
     if source is not None:
         found |= _cut_columns(source, knowledge, n_clusters, found.get("k-means" + OF_INPUT))
     exact = {name: clusters for name, clusters in found.items() if clusters.max() + 1 == n_clusters}
@@ -134,12 +161,10 @@ def _cut_columns(source: Input, knowledge: Knowledge, n_clusters: int, start: An
     if source.values is not None and n_clusters <= cuts.MANY_CLUSTERS:
         with contextlib.suppress(ValueError):
             found[LATENT_CLASSES] = cuts.latent_classes(source.values, knowledge, n_clusters, start=start)
-    if source.columns is None:
+    if not source.can_vote:
         return found
     seen = {OF_INPUT: source.columns}
-    if (
-        source.values is not None and source.values.shape[1] > 2 * source.columns.shape[1]
-    ):  # two values of a column say the same
+    if source.values is not None and source.values.shape[1] > 2 * source.columns.shape[1]:  # of two, one says it all
         seen[OF_VALUES] = source.values
     for (suffix, features), (name, classify) in itertools.product(seen.items(), cuts.CLASSIFIERS.items()):
         with contextlib.suppress(ValueError):

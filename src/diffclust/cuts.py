@@ -174,7 +174,14 @@ def _smoothed(points: Floats, nearest: Ints) -> Floats:
     return points
 
 
-def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, start: Any = None) -> Ints:
+def gaussian(
+    points: Any,
+    knowledge: Knowledge,
+    n_clusters: int,
+    seed: int = 0,
+    start: Any = None,
+    evidence: Floats | float = 0.0,
+) -> Ints:
     """Clusters (n,) from 0 by a mixture of Gaussians under constraints.
 
     Every cluster has a covariance of its own, so clusters may be long, wide and of different sizes. Each covariance is
@@ -189,6 +196,7 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, 
         seed: of ties, and of :func:`kmeans`.
         start: (n,) clusters to start from, which agree with the knowledge; None takes those of :func:`kmeans`. These
             split large clusters where there are small ones.
+        evidence: (n, k) what else speaks for each cluster of ``start``, added to the logarithms of the densities.
 
     Raises:
         ValueError: no way was found to put the groups into ``n_clusters`` clusters.
@@ -201,7 +209,7 @@ def gaussian(points: Any, knowledge: Knowledge, n_clusters: int, seed: int = 0, 
     """
     points = leading_components(np.asarray(points, np.float64), GAUSSIAN_DIMENSIONS)
     start = kmeans(points, knowledge, n_clusters, seed) if start is None else np.asarray(start, np.int64)
-    return _fit_mixture(lambda share: log_densities(points, share), knowledge, n_clusters, start, seed)[0]
+    return _fit_mixture(lambda share: log_densities(points, share) + evidence, knowledge, n_clusters, start, seed)[0]
 
 
 def indicators(rows: Any) -> Floats | None:

@@ -37,6 +37,7 @@ from diffclust.frameworks import to_numpy
 from diffclust.how_many import compare_numbers, expect_number, likely_numbers
 from diffclust.knowledge import Knowledge
 from diffclust.labels import new_names
+from diffclust.novelty import LabelChances, label_chances
 from diffclust.processes import beside
 from diffclust.solvers.points import nearest_points
 from diffclust.stability import soft_memberships
@@ -101,7 +102,9 @@ class Partition:
     def _probabilities(self) -> NDArray[np.float64]:
         points = self.distances() if self.metric == "precomputed" else self.points
         labelled = self.knowledge.labels >= 0
-        speaking = confidence.witnesses(points, self.clusters, self.others, self.classes < 0, labelled, self.metric)
+        speaking = confidence.witnesses(
+            points, self.clusters, self.others, self.classes < 0, labelled, self.metric, self.evidence.log_odds_new
+        )
         found = confidence.probabilities(speaking, self.clusters, ~labelled, self.evidence.share_right)
         known = np.flatnonzero(labelled)
         found[known] = 0
@@ -375,25 +378,36 @@ def _compare_cuts(
     source = Input.prepare(rows, can_vote)
     if splits and source is not None:
         source.tree  # noqa: B018 - it is made once, before there are other processes
-    tasks = [functools.partial(cut_all, each.embedding, each.known, n_clusters, source=source) for each in splits]
+
+    def cut_split(split: Split, k: int) -> dict[str, NDArray[Any]]:
+        chances = _label_chances(source, split.known, k)
+        return cut_all(split.embedding, split.known, k, source=source, chances=chances)
+
+    tasks = [functools.partial(cut_split, each, n_clusters) for each in splits]
     with beside(tasks, is_small_set(points) and len(points) >= WORTH_A_FORK) as results:
-        partitions = cut_all(points, knowledge, n_clusters, source=source, of_forest=of_forest)
+        chances = _label_chances(source, knowledge, n_clusters)
+        partitions = cut_all(points, knowledge, n_clusters, source=source, of_forest=of_forest, chances=chances)
         k_found = max(int(each.max()) + 1 for each in partitions.values())
         of_splits = (
-            results()
-            if k_found == n_clusters
-            else [cut_all(each.embedding, each.known, k_found, source=source) for each in splits]  # no cut finds as few
+            results() if k_found == n_clusters else [cut_split(each, k_found) for each in splits]  # no cut finds as few
         )
     if can_vote:
         weight = 1.0 if source is None or source.values is None else votes.CATEGORIES_WEIGHT
         partitions[VOTE], counted = votes.count_votes(partitions, splits, of_splits, knowledge.labels, weight)
         of_splits = [{**each, VOTE: vote} for each, vote in zip(of_splits, counted, strict=True)]
-    evidence = choose_cut(partitions, splits, of_splits, knowledge.labels)
+    log_odds_new = None if chances is None else chances.log_odds_new(n_clusters)
+    evidence = choose_cut(partitions, splits, of_splits, knowledge.labels, log_odds_new)
     if of_pairs is not None and of_pairs.max() + 1 == n_clusters:
         partitions[OF_PAIRS] = of_pairs
         evidence = replace(evidence, cut=OF_PAIRS)
     clusters = partitions.pop(evidence.cut)
     return _Chosen(clusters, [each for name, each in partitions.items() if is_asked(name)], evidence)
+
+
+def _label_chances(source: Input | None, knowledge: Knowledge, n_clusters: int) -> LabelChances | None:
+    if source is None or n_clusters > cuts.MANY_CLUSTERS:
+        return None
+    return label_chances(source.columns, knowledge, n_clusters)
 
 
 def _find_number(splits: list[Split], knowledge: Knowledge) -> dict[str, Any]:
