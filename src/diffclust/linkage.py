@@ -138,7 +138,7 @@ def tree_of_clusters(points: NDArray[Any], clusters: NDArray[Any], free: Hierarc
     """The tree in which given clusters come apart first: a tree of each, then the free tree's edges between them.
 
     Returns:
-        The tree. An edge between clusters is no more similar than the weakest inside one, so that similarities decrease.
+        The tree. Edges between clusters are at most as similar as the weakest inside, so that similarities decrease.
     """
     from diffclust.solvers.tree import constrain
 
