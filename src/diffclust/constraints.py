@@ -324,8 +324,7 @@ def _scalar(value: Any) -> Array:
     return value.item() if framework_of(value) == "numpy" and np.ndim(value) == 0 else value
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Weights
+# -------------------------------------------------------------------------------------------------------------- Weights
 
 
 def check_weights(name: str, weights: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:

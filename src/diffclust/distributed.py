@@ -46,8 +46,7 @@ def n_ranks(group: Any = None) -> int:
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Rows
+# ----------------------------------------------------------------------------------------------------------------- Rows
 
 
 @torch.compiler.disable
@@ -127,8 +126,7 @@ class _Gathered(torch.autograd.Function):
         return once_differentiable(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Draws
+# ---------------------------------------------------------------------------------------------------------------- Draws
 
 
 def share_of_draws(n_draws: int, in_pairs: bool = False, group: Any = None) -> tuple[int, int]:

@@ -37,14 +37,14 @@ WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 Labels = NDArray[np.int64]
 OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
 VOTE = "vote"  # of all cuts and of classifiers (:mod:`diffclust.votes`)
-NOT_ASKED = ("classifier", *CLASSIFIERS, VOTE)
+NOT_ASKED = ("classifier", *CLASSIFIERS, VOTE)  # how names of cuts begin that others are not compared with
 # (embedding (n, d), knowledge, n_clusters) -> partitions (n,) by the names of their cuts
 CutAll = Callable[[NDArray[Any], Knowledge, int], dict[str, Labels]]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was found out.
+    """Which cut was chosen and why, and how sure its clusters are.
 
     Attributes:
         cut: the cut that was chosen.
@@ -197,7 +197,7 @@ def agreements(partitions: Mapping[str, Labels]) -> dict[str, float]:
 
 
 def is_asked(name: str) -> bool:
-    """Whether a cut is asked about others. A classifier is not: with few labels it agrees with nothing."""
+    """Whether other cuts are compared with this one. With few labels a classifier agrees with nothing."""
     return not name.startswith(NOT_ASKED)
 
 

@@ -165,7 +165,7 @@ class Knowledge:
         )
 
     def forget(self, rows: Any) -> Knowledge:
-        """The same without the labels of some rows, given by their numbers or by a mask. Pairs stay."""
+        """This knowledge without the labels of some rows, given by their numbers or by a mask. Pairs stay."""
         labels = self.labels.copy()
         labels[rows] = -1
         weights = dict(zip(WEIGHTS, self.weights, strict=True)) if self.is_soft else {}

@@ -40,7 +40,7 @@ def forest(
 
 
 def robust_forest(points: NDArray[Any], knowledge: Knowledge, n_clusters: int) -> NDArray[Any]:
-    """The same with robust linkage, in which a point is no closer to any other than its fifth nearest one."""
+    """Clusters (n,) from 0 by robust linkage, in which a point is no closer to any other than its fifth nearest one."""
     return forest(points, knowledge, n_clusters, reachability=robust_reachability(len(points)))
 
 
@@ -52,7 +52,7 @@ def robust_reachability(n_points: int) -> int | None:
 def kmeans_if_too_many(
     clusters: NDArray[Any], points: NDArray[Any], knowledge: Knowledge, n_clusters: int
 ) -> NDArray[Any]:
-    """The same, or k-means if the greedy did not satisfy the pairs with so few clusters and a colouring does."""
+    """The clusters or, where pairs left the greedy with more than ``n_clusters``, those of k-means if it finds some."""
     if clusters.max() >= n_clusters:
         with contextlib.suppress(ValueError):
             return kmeans(points, knowledge, n_clusters)
@@ -138,7 +138,7 @@ def tree_of_clusters(points: NDArray[Any], clusters: NDArray[Any], free: Hierarc
     """The tree in which given clusters come apart first: a tree of each, then the free tree's edges between them.
 
     Returns:
-        It. An edge between clusters is at most as similar as the weakest inside one, so that similarities decrease.
+        The tree. Edges between clusters are at most as similar as the weakest inside, so that similarities decrease.
     """
     from diffclust.solvers.tree import constrain
 
@@ -163,8 +163,7 @@ def tree_of_clusters(points: NDArray[Any], clusters: NDArray[Any], free: Hierarc
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Points
+# --------------------------------------------------------------------------------------------------------------- Points
 
 
 def spanning_tree(

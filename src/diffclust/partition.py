@@ -372,7 +372,7 @@ def _compare_cuts(
             many as asked for.
 
     Returns:
-        It, with what the other cuts found.
+        The clusters, what the other cuts found, and why these were chosen.
     """
     can_vote = bool(splits) and votes.can_vote(knowledge, n_clusters)
     source = Input.prepare(rows, can_vote)
@@ -436,7 +436,8 @@ def what_retrain_is_told(
     """What :func:`partition` with these arguments will call ``retrain`` with, so that training may begin before.
 
     Returns:
-        It. Empty as well where it is not known before: of knowledge that may be wrong, and of more than 20,000 points.
+        What is told in each call. None where that is not known beforehand: of knowledge that may be wrong, and of more
+        than 20,000 points.
     """
     if knowledge.is_soft or not _compares_cuts(cut, min_cluster_size, reachability, metric):
         return []
@@ -453,7 +454,7 @@ def _hide_and_retrain(
 
 
 def _compares_cuts(cut: str, min_cluster_size: int | str, reachability: int | None, metric: str) -> bool:
-    """Whether cuts are compared, of points that are not too many."""
+    """Whether cuts are compared where points are not too many."""
     plain = reachability is None and min_cluster_size == "auto"
     return cut == "auto" and plain and metric in ("sqeuclidean", "euclidean")
 

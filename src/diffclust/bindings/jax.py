@@ -23,8 +23,7 @@ from diffclust.solvers.xla.sums import adjacency_counts, connectivity_products
 __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "value"]
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Solvers under transformations
+# ---------------------------------------------------------------------------------------- Solvers under transformations
 
 
 def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,8 +103,7 @@ def _solve(settings: Request, arrays: Arrays) -> Answer:
     return answer
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Expectations, differentiable in the similarity
+# ----------------------------------------------------------------------- Expectations, differentiable in the similarity
 
 
 def _only(gradient: Array) -> tuple[Arrays]:
@@ -159,8 +157,7 @@ def _soft_backward(
 
 soft_forest.defvjp(_soft_forward, _soft_backward)
 
-# ------------------------------------------------------------------------------------------------------------------
-# The binding
+# ---------------------------------------------------------------------------------------------------------- The binding
 
 
 def _seed_words(seed: Any) -> Any:

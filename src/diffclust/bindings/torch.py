@@ -25,8 +25,7 @@ def _solve(request: Request) -> Answer:
     return solver_for(request.similarity, request.draws.noise).solve(request)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Sums over draws, see ``solvers.base``
+# -------------------------------------------------------------------------------- Sums over draws, see ``solvers.base``
 
 
 def _over_draws(name: str, arguments: str, fake: Callable[..., Tensor]) -> Any:
@@ -67,8 +66,7 @@ def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
     return _noise_sum(weights, n, draws.seed, draws.first, draws.noise, draws.antithetic)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Values: ∇F = A, and the forests of the forward pass are the gradient
+# ------------------------------------------------- Values: ∇F = A, and the forests of the forward pass are the gradient
 
 
 def _value(request: Request) -> tuple[Tensor | None, ...]:
@@ -105,8 +103,7 @@ expected_value = Operator(
 )
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Soft adjacency and connectivity, differentiated by the score of the noise, which is made again
+# ----------------------- Soft adjacency and connectivity, differentiated by the score of the noise, which is made again
 
 
 def soft_adjacency(request: Request) -> tuple[Tensor, Tensor]:
@@ -151,8 +148,7 @@ expected_adjacency = _soft("expected_adjacency", soft_adjacency, adjacency_produ
 expected_connectivity = _soft("expected_connectivity", soft_connectivity, connectivity_products, lambda n: (n,))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The binding
+# ---------------------------------------------------------------------------------------------------------- The binding
 
 
 def value(given: Tensor, request: Request) -> tuple[Tensor, Answer]:

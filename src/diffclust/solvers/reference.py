@@ -90,8 +90,7 @@ def labels_of(n: int, edges: Sequence[Edge]) -> list[int]:
     return [roots.index(min(t)) for t in tree]
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The contract, on NumPy arrays
+# ---------------------------------------------------------------------------------------- The contract, on NumPy arrays
 
 
 def solve(request: Request) -> Answer:

@@ -31,7 +31,7 @@ def _counter(draws: Draws) -> Draws:
 
 
 def _solver(draws: Draws, tensor: Tensor) -> Any:
-    """That of the CPU, or the one for noise that has no kernel."""
+    """The solver for NumPy arrays, or the one for noise that has no kernel."""
     if is_captured(tensor):
         raise RuntimeError(
             f"The host makes the noise {draws.noise!r}, which a captured CUDA graph cannot hold. Use one of {KINDS}."

@@ -118,8 +118,7 @@ def _noise(settings: Request) -> dict[str, bool]:
     return {"NOISY": True, "GUMBEL": settings.draws.noise == "gumbel", "ANTITHETIC": settings.draws.antithetic}
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Everything in one launch
+# --------------------------------------------------------------------------------------------- Everything in one launch
 
 
 @triton.jit
@@ -175,8 +174,7 @@ def _mean_in_one_launch(settings: Request, arrays: Arrays) -> Answer:
     return Answer(mean, adjacency if settings.adjacency else None)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# A chunk of draws, in four launches
+# ----------------------------------------------------------------------------------- A chunk of draws, in four launches
 
 
 class Forests(NamedTuple):
