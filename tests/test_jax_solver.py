@@ -26,7 +26,7 @@ SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on b
 
 
 def noise_of(seed, n_draws, n, kind, first_draw=0, antithetic=False):
-    words = np.concatenate([calls.as_words(seed), calls.as_words(first_draw)], 1)
+    words = np.concatenate([calls.as_row(seed), calls.as_row(first_draw)], 1)
 
     @jax.jit
     def make(words, number):
@@ -152,7 +152,7 @@ def test_one_seed_for_all_problems_or_one_for_each():
     similarity = similarity + similarity.swapaxes(-1, -2)
     options = {"n_draws": 4, "epsilon": 1.0}
     seeds = [3, 5 << 33, 9]
-    words = jnp.concatenate([jnp.asarray(calls.as_words(seed)) for seed in seeds])
+    words = jnp.concatenate([jnp.asarray(calls.as_row(seed)) for seed in seeds])
     together = solve(xla, similarity, jnp.array([2, 2, 2]), seed=words, **options)
     for p, seed in enumerate(seeds):
         alone = solve(cpu, np.asarray(similarity[p : p + 1]), np.array([2]), seed=seed, **options)
