@@ -117,7 +117,7 @@ def fit(
     """
     rows, labels, apart, config = as_problem(config, x, y)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
-    if config.has_kernels and choose_device(config.device) == "cuda":
+    if config.has_kernels and _only_gpu(config) is not None:
         from diffclust.solvers.kernels.ahead import start_triton
 
         start_triton()
@@ -132,6 +132,8 @@ def fit(
             _start_from(module, warm)
         if state is not None and resume is not None:
             check_resumable(state, module, resume)
+        if (device := _only_gpu(config)) is not None:
+            module.rehearse(data, device)
         rank_group, stopping = ranks.RankGroup(config.timeout), []
         if config.patience is not None:
             stopping = [EarlyStopping(config.monitor, patience=config.patience, mode=MONITORS[config.monitor])]
@@ -156,8 +158,6 @@ def fit(
             enable_model_summary=False,
             default_root_dir=place,
         )
-        if trainer.world_size == 1:
-            module.rehearse(data, trainer.strategy.root_device)
         reason = why_single_steps(config, trainer, callbacks)
         data.in_blocks = not reason
         module.not_captured = reason if trainer.strategy.root_device.type == "cuda" else ""
@@ -271,6 +271,14 @@ def choose_device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("There is no CUDA device that PyTorch can use. Take device 'cpu' or 'auto'.")
     return device
+
+
+def _only_gpu(config: TrainingConfig) -> torch.device | None:
+    """The GPU of a training on one device, where it is known before Lightning has looked at the devices."""
+    devices = [0] if config.devices == 1 else config.devices
+    if choose_device(config.device) != "cuda" or config.num_nodes != 1:
+        return None
+    return torch.device("cuda", devices[0]) if isinstance(devices, list) and len(devices) == 1 else None
 
 
 def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -> list[Callback]:
