@@ -34,7 +34,7 @@ from diffclust.training.loop import (
     quiet_lightning,
 )
 from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores
-from diffclust.training.ranks import RankGroup
+from diffclust.training.ranks import RankGroup, own_environment
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import PRECISIONS, Steps
 
@@ -115,7 +115,7 @@ def fit_many(
             enable_checkpointing=False,
             enable_progress_bar=progress,
             enable_model_summary=False,
-            plugins=[WholeCheckpoints()],
+            plugins=[WholeCheckpoints(), *own_environment()],
         )
         members[0].rehearse(data[0], trainer.strategy.root_device)
         small = all(needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)

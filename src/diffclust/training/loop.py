@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -21,7 +22,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from numpy.typing import NDArray
 
-from diffclust.backbones import BACKBONES
+from diffclust.backbones import BACKBONES, is_image
 from diffclust.frameworks import to_numpy
 from diffclust.threads import ignored_warnings, is_small, one_thread
 from diffclust.training import ranks
@@ -117,10 +118,12 @@ def fit(
     """
     rows, labels, apart, config = as_problem(config, x, y)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
-    if config.has_kernels and _only_gpu(config) is not None:
-        from diffclust.solvers.kernels.ahead import start_triton
+    if (gpu := _only_gpu(config)) is not None:
+        _start_libraries(gpu, is_image(tuple(rows.shape[1:])))
+        if config.has_kernels:
+            from diffclust.solvers.kernels.ahead import start_triton
 
-        start_triton()
+            start_triton()
     state = None if resume is None else check_checkpoint(resume)
     data = ForestData(config, rows, labels, None if validation is None else as_rows_and_labels(*validation), apart)
     with private_random_state(), quiet_lightning(), ExitStack() as stack:
@@ -132,8 +135,8 @@ def fit(
             _start_from(module, warm)
         if state is not None and resume is not None:
             check_resumable(state, module, resume)
-        if (device := _only_gpu(config)) is not None:
-            module.rehearse(data, device)
+        if gpu is not None:
+            module.rehearse(data, gpu)
         rank_group, stopping = ranks.RankGroup(config.timeout), []
         if config.patience is not None:
             stopping = [EarlyStopping(config.monitor, patience=config.patience, mode=MONITORS[config.monitor])]
@@ -279,6 +282,19 @@ def _only_gpu(config: TrainingConfig) -> torch.device | None:
     if choose_device(config.device) != "cuda" or config.num_nodes != 1:
         return None
     return torch.device("cuda", devices[0]) if isinstance(devices, list) and len(devices) == 1 else None
+
+
+def _start_libraries(gpu: torch.device, convolutions: bool) -> None:
+    """Lets torch load its libraries of products and convolutions in a thread, else it does so in the first step."""
+
+    def use() -> None:
+        with contextlib.suppress(RuntimeError), torch.no_grad():
+            square = torch.zeros(8, 8, device=gpu)
+            square @ square  # noqa: B018
+            if convolutions:
+                torch.nn.functional.conv2d(square[None, None], square[None, None])
+
+    threading.Thread(target=use, name="diffclust-libraries", daemon=True).start()
 
 
 def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -> list[Callback]:

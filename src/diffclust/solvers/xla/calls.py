@@ -82,10 +82,14 @@ def varying(value: Array, *arrays: Array | None) -> Array:
 def as_row(value: Any) -> Any:
     """An integer, which counts modulo 2^64, as a row: low and high word, (1, 2) uint32; such rows pass.
 
-    An int32 of JAX stays as it is, (1, 1): on a GPU, kernels then read it without another kernel before them.
+    One of 32 bits with a sign stays as it is, (1, 1) int32: on a GPU, kernels then read it without another kernel
+    before them, which XLA would have for an array of words.
     """
     if not isinstance(value, Array):
-        return np.array([[int(value) & 0xFFFFFFFF, (int(value) >> 32) & 0xFFFFFFFF]], np.uint32)
+        number = int(value)
+        if -(1 << 31) <= number < 1 << 31:
+            return np.array([[number]], np.int32)
+        return np.array([[number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF]], np.uint32)
     if value.ndim == 2:
         return value
     if value.dtype == jnp.int32:
@@ -98,7 +102,8 @@ def _as_words(rows: Any) -> Any:
     """(rows, 2) words of rows as :func:`as_row` makes them."""
     if rows.shape[-1] == 2:
         return rows
-    return jnp.concatenate([rows, jnp.where(rows < 0, -1, 0)], 1).astype(jnp.uint32)
+    xp = np if isinstance(rows, np.ndarray) else jnp
+    return xp.concatenate([rows, xp.where(rows < 0, -1, 0)], 1).astype(xp.uint32)
 
 
 def words_of(draws: Draws) -> Any:
