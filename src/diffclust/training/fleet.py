@@ -33,7 +33,7 @@ from diffclust.training.loop import (
     private_random_state,
     quiet_lightning,
 )
-from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores
+from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores, rehearse
 from diffclust.training.ranks import RankGroup, own_environment
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import PRECISIONS, Steps
@@ -117,7 +117,9 @@ def fit_many(
             enable_model_summary=False,
             plugins=[WholeCheckpoints(), *own_environment()],
         )
-        members[0].rehearse(data[0], trainer.strategy.root_device)
+        first, gpu = data[0], trainer.strategy.root_device
+        if gpu.type == "cuda" and first.config.has_kernels:
+            rehearse(first.config, first.sets["training"][1], first.apart, gpu)
         small = all(needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)
         with interruptible(rank_group), one_thread(small):
             trainer.fit(

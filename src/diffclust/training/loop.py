@@ -29,7 +29,7 @@ from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
 from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
-from diffclust.training.module import CrossEntropy, ForestModule, make_module, usual_tensors
+from diffclust.training.module import CrossEntropy, ForestModule, make_module, rehearse, usual_tensors
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import PRECISIONS
 
@@ -118,12 +118,7 @@ def fit(
     """
     rows, labels, apart, config = as_problem(config, x, y)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
-    if (gpu := _only_gpu(config)) is not None:
-        _start_libraries(gpu, is_image(tuple(rows.shape[1:])))
-        if config.has_kernels:
-            from diffclust.solvers.kernels.ahead import start_triton
-
-            start_triton()
+    getting_ready = _get_ready(config, rows, labels, apart)
     state = None if resume is None else check_checkpoint(resume)
     data = ForestData(config, rows, labels, None if validation is None else as_rows_and_labels(*validation), apart)
     with private_random_state(), quiet_lightning(), ExitStack() as stack:
@@ -135,8 +130,6 @@ def fit(
             _start_from(module, warm)
         if state is not None and resume is not None:
             check_resumable(state, module, resume)
-        if gpu is not None:
-            module.rehearse(data, gpu)
         rank_group, stopping = ranks.RankGroup(config.timeout), []
         if config.patience is not None:
             stopping = [EarlyStopping(config.monitor, patience=config.patience, mode=MONITORS[config.monitor])]
@@ -168,6 +161,8 @@ def fit(
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
             ranks.prepare_process_group(trainer)
+            if getting_ready is not None:
+                getting_ready.join()
             with interruptible(rank_group), one_thread(needs_one_thread(module, rows, int(config.batch_size))):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
@@ -276,25 +271,28 @@ def choose_device(device: str) -> str:
     return device
 
 
-def _only_gpu(config: TrainingConfig) -> torch.device | None:
-    """The GPU of a training on one device, where it is known before Lightning has looked at the devices."""
+def _get_ready(
+    config: TrainingConfig, rows: torch.Tensor, labels: torch.Tensor, apart: NDArray[np.bool_] | None
+) -> threading.Thread | None:
+    """On one GPU, a thread that does now what the first step would: compile kernels, load torch's libraries."""
     devices = [0] if config.devices == 1 else config.devices
     if choose_device(config.device) != "cuda" or config.num_nodes != 1:
         return None
-    return torch.device("cuda", devices[0]) if isinstance(devices, list) and len(devices) == 1 else None
+    if not isinstance(devices, list) or len(devices) != 1:
+        return None
+    gpu = torch.device("cuda", devices[0])
 
+    def get_ready() -> None:
+        if config.has_kernels:
+            rehearse(config, labels, apart, gpu)
+        if is_image(tuple(rows.shape[1:])):
+            with contextlib.suppress(RuntimeError), torch.no_grad():
+                image = torch.zeros(1, 1, 8, 8, device=gpu)
+                torch.nn.functional.conv2d(image, image)
 
-def _start_libraries(gpu: torch.device, convolutions: bool) -> None:
-    """Lets torch load its libraries of products and convolutions in a thread, else it does so in the first step."""
-
-    def use() -> None:
-        with contextlib.suppress(RuntimeError), torch.no_grad():
-            square = torch.zeros(8, 8, device=gpu)
-            square @ square  # noqa: B018
-            if convolutions:
-                torch.nn.functional.conv2d(square[None, None], square[None, None])
-
-    threading.Thread(target=use, name="diffclust-libraries", daemon=True).start()
+    thread = threading.Thread(target=get_ready, name="diffclust-get-ready", daemon=True)
+    thread.start()
+    return thread
 
 
 def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -> list[Callback]:

@@ -51,10 +51,8 @@ def is_restartable() -> bool:
 
 
 def own_environment() -> list[LightningEnvironment]:
-    """A plugin that spares Lightning the look for MPI, where nothing has launched this process as a rank.
-
-    Lightning starts MPI to see whether it is there. If mpi4py is installed, that takes half a second.
-    """
+    """A plugin that spares Lightning the look for MPI, where nothing has launched this process as a rank."""
+    # If mpi4py is installed, Lightning starts MPI to see whether it is there, which takes half a second.
     launchers = TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment
     by_mpi = any(name.startswith(("OMPI_", "PMI_", "PMIX_", "MPI_")) for name in os.environ)
     return [] if by_mpi or any(each.detect() for each in launchers) else [LightningEnvironment()]

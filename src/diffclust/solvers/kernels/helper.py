@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 
 HANGS_AFTER = 120  # seconds
 KERNELS = __package__ + "."  # modules that need no torch
-_CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import diffclust.solvers.kernels.helper as h; h.serve()"
+_CODE = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve()"
 
 
 class Helper:
