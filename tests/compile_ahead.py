@@ -105,6 +105,7 @@ def main(folder):
     triton.runtime.driver.set_active(Driver())
     triton.knobs.compilation.listener = note
     torch.cuda.device = NoDevice
+    ahead._target_of = lambda device: GPUTarget("cuda", 90, 32)
     binding.solver_for = lambda *_: cuda
     torch_similarity._kernels_for = lambda embeddings: triton_similarity
 
@@ -142,11 +143,12 @@ def main(folder):
     triton.knobs.cache.dir = str(folder / "rehearsal")
     rehearse("rehearsal", 7)  # those whose modules import torch
     triton.knobs.cache.dir = str(folder / "dead helper")
-    ahead._helper = helper.start_helper()
+    key = ahead.start_triton()[1]
+    ahead._helper = helper.start_helper(key)
     ahead._helper._process.kill()
     rehearse("dead helper", 12)
     forget(folder / "rehearsal")
-    assert helper.start_helper() is None
+    assert helper.start_helper(key) is None
 
     # The next process, with a full cache.
     training.module.rehearse(config, torch.from_numpy(labels), None, HERE)

@@ -18,9 +18,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import triton
+from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from diffclust.solvers.kernels.helper import KERNELS, Helper, start_helper
+from diffclust.solvers.kernels.helper import HANGS_AFTER, Helper, start_helper
 
 if TYPE_CHECKING:  # JAX programs use the kernels without torch
     import torch
@@ -32,6 +33,7 @@ THREADS = 12  # most of which wait for another process
 class _Rehearsal(NamedTuple):
     pool: ThreadPoolExecutor
     device: torch.device
+    target: GPUTarget
     helper: Helper | None
 
 
@@ -64,10 +66,9 @@ class _Kernel(JITFunction):
         """Launch; or in a rehearsal, let something else compile what this launch needs."""
         if not warmup:
             if rehearsal := _rehearsal.get():
-                pool, device, helper = rehearsal
                 kinds, options = [*map(_without_memory, arguments)], {"grid": grid, **options}
-                elsewhere = self._compile_elsewhere(helper, kinds, options) if helper else None
-                self._ahead.append(pool.submit(self._compile, device, elsewhere, kinds, options))
+                elsewhere = rehearsal.helper and rehearsal.helper.compile(self, kinds, options, rehearsal.target)
+                self._ahead.append(rehearsal.pool.submit(self._compile, rehearsal.device, elsewhere, kinds, options))
                 return None
             if self._ahead:
                 for each in self._ahead:
@@ -76,30 +77,6 @@ class _Kernel(JITFunction):
                 self._ahead.clear()
         return super().run(*arguments, grid=grid, warmup=warmup, **options)
 
-    def _compile_elsewhere(
-        self, helper: Helper, arguments: list[Any], options: dict[str, Any]
-    ) -> threading.Event | None:
-        """What is set when another process has compiled it; None if nobody there does."""
-        if not self.__module__.startswith(KERNELS):
-            return None
-        needed: list[str] = []
-        before = triton.knobs.runtime.jit_cache_hook
-
-        def hook(**known: Any) -> bool | None:
-            if known["fn"].jit_function is not self:
-                return before(**known) if before else None
-            needed.append(known["compile"]["specialization_data"])
-            return True  # do not compile it here
-
-        start_triton()[0].result()
-        triton.knobs.runtime.jit_cache_hook = hook
-        try:
-            self.warmup(*arguments, **options)
-        finally:
-            triton.knobs.runtime.jit_cache_hook = before
-        target = triton.runtime.driver.active.get_current_target()
-        return helper.compile(self, needed[0], target) if needed else None
-
     def _compile(
         self, device: torch.device, elsewhere: threading.Event | None, arguments: list[Any], options: dict[str, Any]
     ) -> None:
@@ -107,7 +84,7 @@ class _Kernel(JITFunction):
 
         self.cache_key  # noqa: B018 - takes a while
         if elsewhere:
-            elsewhere.wait()
+            elsewhere.wait(HANGS_AFTER)
         wait(start_triton())
         with torch.cuda.device(device):
             compiled = self.warmup(*arguments, **options)
@@ -130,6 +107,14 @@ def _without_memory(argument: Any) -> Any:
     return argument.new_empty(0) if is_aligned else argument
 
 
+def _target_of(device: torch.device) -> GPUTarget:
+    """As Triton's driver says, which it does not before it is compiled."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return GPUTarget("cuda", 10 * major + minor, 32)
+
+
 @contextmanager
 def compile_only(device: torch.device) -> Iterator[None]:
     """Kernels that are launched inside, by this thread, are compiled for the device instead, and not waited for.
@@ -142,7 +127,7 @@ def compile_only(device: torch.device) -> Iterator[None]:
     start_triton()
     helper, _helper = _helper, None
     pool = ThreadPoolExecutor(THREADS, "diffclust-compile")
-    token = _rehearsal.set(_Rehearsal(pool, device, helper))
+    token = _rehearsal.set(_Rehearsal(pool, device, _target_of(device), helper))
     try:
         with torch.autograd.set_multithreading_enabled(False):  # else another thread goes backward
             yield
@@ -168,14 +153,17 @@ def start_triton() -> list[Future[Any]]:
     And a helper for the first rehearsal, if the cache is empty.
     """
     global _helper
-    _helper = start_helper()
     pool = ThreadPoolExecutor(2, "diffclust-compile")
-    started = [pool.submit(lambda: triton.runtime.driver.active), pool.submit(_hash_files)]
+    started = [pool.submit(lambda: triton.runtime.driver.active), key := pool.submit(_hash_files)]
     pool.shutdown(wait=False)
+    _helper = start_helper(key)
     return started
 
 
-def _hash_files() -> None:
-    from triton.runtime.cache import triton_key  # not a promise of Triton's: without it, compiling is as correct
+def _hash_files() -> str | None:
+    try:
+        from triton.runtime.cache import triton_key  # not a promise of Triton's: without it, compiling is as correct
 
-    triton_key()
+        return str(triton_key())
+    except ImportError:
+        return None

@@ -11,68 +11,94 @@ import glob
 import importlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import MockTensor
 
 HANGS_AFTER = 120  # seconds
 KERNELS = __package__ + "."  # modules that need no torch
 _CODE = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve()"
 
 
-class Helper:
-    """The process, from this side. It ends after the last kernel once it is closed, or with this process."""
+class _Tensor(NamedTuple):
+    """Of a tensor, what a kernel is compiled for."""
 
-    def __init__(self) -> None:
+    dtype: str
+
+
+class Helper:
+    """The process, from this side. It ends after the last kernel once it is closed, or with this process.
+
+    Args:
+        key: Triton's own, in the keys of its cache: a hash of all its files, which takes a while.
+    """
+
+    def __init__(self, key: Future[str | None]) -> None:
         arguments = [sys.executable, "-c", _CODE, json.dumps(sys.path), triton.knobs.cache.dir]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        self._key, self._requests = key, queue.SimpleQueue[Any]()
         self._done: list[threading.Event] = []
-        self._has_ended = False
+        self._thread: threading.Thread | None = None
 
-    def compile(self, kernel: Any, specialization: str, target: GPUTarget) -> threading.Event:
-        """Start to compile a kernel. The event is set when it is in the cache, or will not be."""
+    def compile(
+        self, kernel: Any, arguments: list[Any], options: dict[str, Any], target: GPUTarget
+    ) -> threading.Event | None:
+        """Start to compile a kernel for such arguments. The event is set when it is in the cache, or will not be.
+
+        None if it cannot be compiled there. Tensors are at multiples of 16 bytes, as memory that torch allocates is.
+        """
+        is_aligned = not any(each.data_ptr() % 16 for each in arguments if hasattr(each, "data_ptr"))
+        if not kernel.__module__.startswith(KERNELS) or not is_aligned:
+            return None
+        kinds = [_Tensor(str(each.dtype).split(".")[-1]) if hasattr(each, "data_ptr") else each for each in arguments]
         event = threading.Event()
         self._done.append(event)
-        if len(self._done) == 1:
-            threading.Thread(target=self._listen, name="diffclust-compile-helper", daemon=True).start()
-        request = kernel.__module__, kernel.__name__, specialization, (target.backend, target.arch, target.warp_size)
-        try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        except OSError:
-            self._has_ended = True
-        if self._has_ended:
-            event.set()
+        on = target.backend, target.arch, target.warp_size
+        self._requests.put((kernel.__module__, kernel.__name__, kinds, options, on))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._talk, name="diffclust-compile-helper", daemon=True)
+            self._thread.start()
         return event
-
-    def _listen(self) -> None:
-        for line in self._process.stdout:  # type: ignore[union-attr]
-            self._done[int(line)].set()
-        self._has_ended = True
-        for event in self._done:
-            event.set()
-        self._process.wait()
 
     def close(self) -> None:
         """No more kernels follow."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]
+        self._requests.put(None)
+        if self._thread is None:
+            self._talk()
+
+    def _talk(self) -> None:
+        requests = iter(self._requests.get, None)
+        with contextlib.suppress(Exception), self._process.stdin as to_process:  # type: ignore[union-attr]
+            print(json.dumps((triton.__version__, self._key.result())), file=to_process)
+            for request in requests:
+                print(json.dumps(request), file=to_process, flush=True)
+        for _ in requests:  # to a process that has died
+            pass
+        for line in self._process.stdout:  # type: ignore[union-attr]
+            self._done[int(line)].set()
+        for event in self._done:  # what it has not done
+            event.set()
+        self._process.wait()
 
 
-def start_helper() -> Helper | None:
+def start_helper(key: Future[str | None]) -> Helper | None:
     """A helper, where this process is a Python that has one beside it, and Triton's cache has no tree of ours yet."""
     if not os.path.basename(sys.executable or "").startswith("python"):
         return None
     if any(glob.iglob(os.path.join(glob.escape(triton.knobs.cache.dir), "*", "solve_*.cubin"))):
         return None
     try:
-        return Helper()
+        return Helper(key)
     except OSError:
         return None
 
@@ -90,6 +116,9 @@ class _Driver:
     def get_current_device(self) -> int:
         return 0
 
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
     def get_current_target(self) -> GPUTarget:
         return self._target
 
@@ -105,14 +134,14 @@ class _Metadata:
 
 def serve() -> None:
     """Compile what comes in, each in a fork, and say when it is done."""
-    from triton.runtime.cache import triton_key
-
     triton.knobs.cache.dir = sys.argv[2]
-    hashing = threading.Thread(target=triton_key)  # of all files of Triton, once; forks know it
-    hashing.start()
     for name in ("greedy", "inside", "small"):  # and what these import
         importlib.import_module(KERNELS + name)
-    hashing.join()
+    version, key = json.loads(sys.stdin.readline())
+    if version != triton.__version__:  # of a process that has begun before another one was installed
+        return
+    if key:
+        triton.runtime.cache.triton_key = lambda: key
     at_once, running = len(os.sched_getaffinity(0)), 0
     for number, line in enumerate(sys.stdin):
         if running == at_once:
@@ -125,7 +154,9 @@ def serve() -> None:
         os.wait()
 
 
-def _compile(number: int, module: str, name: str, specialization: str, target: tuple[str, int, int]) -> None:
+def _compile(
+    number: int, module: str, name: str, kinds: list[Any], options: dict[str, Any], target: tuple[str, int, int]
+) -> None:
     """In a fork: compile a kernel, and beside it the function that launches it, where Triton compiles such; and end."""
     try:
         signal.alarm(HANGS_AFTER)
@@ -138,7 +169,8 @@ def _compile(number: int, module: str, name: str, specialization: str, target: t
 
         triton.runtime.driver.set_active(_Driver(GPUTarget(*target)))
         triton.knobs.runtime.jit_cache_hook = make_launcher
-        getattr(importlib.import_module(module), name).preload(specialization)
+        arguments = [MockTensor(*each) if isinstance(each, list) else each for each in kinds]
+        getattr(importlib.import_module(module), name).warmup(*arguments, **options)
         for each in threads:
             each.join()
     finally:
