@@ -67,8 +67,9 @@ class _Kernel(JITFunction):
         if not warmup:
             if rehearsal := _rehearsal.get():
                 kinds, options = [*map(_without_memory, arguments)], {"grid": grid, **options}
-                elsewhere = rehearsal.helper and rehearsal.helper.compile(self, kinds, options, rehearsal.target)
-                self._ahead.append(rehearsal.pool.submit(self._compile, rehearsal.device, elsewhere, kinds, options))
+                pool, device, target, helper = rehearsal
+                elsewhere = helper.compile(self, kinds, options, target) if helper else None
+                self._ahead.append(pool.submit(self._compile, device, elsewhere, kinds, options))
                 return None
             if self._ahead:
                 for each in self._ahead:

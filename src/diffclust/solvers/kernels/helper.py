@@ -48,7 +48,7 @@ class Helper:
         self._process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
         self._key, self._requests = key, queue.SimpleQueue[Any]()
         self._done: list[threading.Event] = []
-        self._thread: threading.Thread | None = None
+        threading.Thread(target=self._talk, name="diffclust-compile-helper", daemon=True).start()
 
     def compile(
         self, kernel: Any, arguments: list[Any], options: dict[str, Any], target: GPUTarget
@@ -65,16 +65,11 @@ class Helper:
         self._done.append(event)
         on = target.backend, target.arch, target.warp_size
         self._requests.put((kernel.__module__, kernel.__name__, kinds, options, on))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._talk, name="diffclust-compile-helper", daemon=True)
-            self._thread.start()
         return event
 
     def close(self) -> None:
         """No more kernels follow."""
         self._requests.put(None)
-        if self._thread is None:
-            self._talk()
 
     def _talk(self) -> None:
         requests = iter(self._requests.get, None)
