@@ -45,7 +45,7 @@ def _refresh(pending, nearest_key, nearest, matrix, apart, block, alive, open_bl
     return nearest_key, nearest
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def _fill_matrix(matrix, words, n, pitch, BLOCK: tl.constexpr):
     """Write the keys of all edges, -1 where there is none; return whether there was a NaN."""
     v = tl.arange(0, BLOCK)
@@ -175,6 +175,15 @@ def _agglomerate(
         number_trees(labels_out + out * n, rows, rows + n, tl.where(t < n, tree, 0), failed, n)
 
 
+@triton.jit(noinline=True)
+def _write_words(
+    similarity, words, n, pitch, scale, k0, k1, draw_low, draw_high,
+    SYMMETRIC: tl.constexpr, NOISY: tl.constexpr, GUMBEL: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """:func:`write_words`. As a function of its own, like ``_fill_matrix``, it saves a quarter of the compilation."""
+    write_words(similarity, words, n, pitch, scale, k0, k1, draw_low, draw_high, SYMMETRIC, NOISY, GUMBEL, SIZE)
+
+
 @kernel(do_not_specialize=["seed", "first_draw", "n_clusters"])
 def agglomerate(
     similarity, n_clusters, relation, closures, n_related, seed, first_draw, epsilon,
@@ -193,7 +202,7 @@ def agglomerate(
         draw, problem = item % n_draws, tl.cast(item // n_draws, tl.int64)
         if have_form(closures + problem * n, n_related + problem * n, n, BLOCK) == 0:
             k0, k1, draw_low, draw_high, sign = draw_words(seed, first_draw, draw, ANTITHETIC)
-            write_words(
+            _write_words(
                 similarity + problem * n * n, words, n, pitch, sign * epsilon, k0, k1, draw_low, draw_high,
                 True, NOISY, GUMBEL, SIZE,
             )  # fmt: skip
