@@ -129,6 +129,7 @@ class _Metadata:
 
 def serve() -> None:
     """Compile what comes in, each in a fork, and say when it is done."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Triton imports it in each fork, for seconds, if it can
     triton.knobs.cache.dir = sys.argv[2]
     for name in ("greedy", "inside", "small"):  # and what these import
         importlib.import_module(KERNELS + name)
