@@ -350,8 +350,9 @@ TABLES: list[tuple[str, str, str, str, Callable[[], str]]] = [
         "python benchmarks/small_sets.py --jobs 2 --out results", "small_sets.md", small_sets_k,
     ),
     (
-        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz --seeds 24 25 "
-        "--out results/trust.csv", "trust.md", trust,
+        "trust.csv", "Tables that nobody tuned for", "python benchmarks/trust.py OUT/report/*.npz "
+        "--protocols 1 5 20 --seeds 24 25 --out results/trust.csv; python benchmarks/trust.py OUT/report/*.npz "
+        "--protocols half --seeds 40 41 --out results/trust.csv", "trust.md", trust,
     ),
     (
         "trust_development.csv", "Tables on which probabilities were fitted",

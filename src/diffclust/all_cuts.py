@@ -146,7 +146,10 @@ def cut_all(
             else:
                 found[name + suffix] = CUTS[name](points, knowledge, n_clusters)
     if chances is not None:
-        for suffix, points in [("", embedding)] + ([] if source is None else [(OF_INPUT, source.rows)]):
+        seen = [("", embedding)]
+        if source is not None and source.values is None:  # codes of categories are no mixture of Gaussians
+            seen.append((OF_INPUT, source.rows))
+        for suffix, points in seen:
             with contextlib.suppress(ValueError):
                 found[NEW_ROWS + suffix] = of_new_rows(points, knowledge, n_clusters, chances)
     if source is not None:
