@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diffclust import confidence, cuts, samples, votes
 from diffclust.continuation import continue_clusters
-from diffclust.doubt import believe
+from diffclust.doubt import MOST_ROWS, believe
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
@@ -285,6 +285,9 @@ def partition(
         raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
     check_cut(cut, n_clusters, knowledge)
     compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
+    has_pairs = len(knowledge.must_link) + len(knowledge.cannot_link) > 0
+    if compares and has_pairs and of_pairs is None and len(points) <= MOST_ROWS:
+        of_pairs = believe(rows if np.ndim(rows) == 2 else points, knowledge, n_clusters, seed).clusters
     splits: list[Split] = []
     of_number: dict[str, Any] = {}
     by_sample: _BySample | None = None
