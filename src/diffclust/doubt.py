@@ -14,6 +14,8 @@ pass differ, and what a classifier of these clusters predicts for rows that it w
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,8 +115,7 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     rows = _some_rows(knowledge, seed)
     model = _make_model(leading_components(flat[rows], DIMENSIONS), knowledge, rows, wrong)
     if n_clusters is None:
-        tried = {k: model.fit(k, 1).score for k in NUMBERS if k <= len(rows)}
-        n_clusters = max(tried, key=lambda k: tried[k])
+        n_clusters = _likeliest_number(lambda k: model.fit(k, 1).score, knowledge.min_clusters, len(rows))
     best = model.fit(min(n_clusters, len(rows)), PASSES)
     n_doubt = len(best.agree)
     found, _ = _share_of_wrong(best.agree[~hard[:n_doubt]], wrong[:n_doubt][~hard[:n_doubt]])
@@ -125,6 +126,20 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     if clusters is not None and len(rows) == len(flat):
         whole = by_first_row(_fill_empty(clusters, best.share, known))
     return Belief(known, whole)
+
+
+def _likeliest_number(score: Callable[[int], float], least: int, most: int) -> int:
+    """The number of clusters with the best score, of some; larger ones are not tried where two were worse."""
+    scores = {least: score(least)} if least > NUMBERS[0] else {}
+    for k in [k for k in NUMBERS if least < k <= most or k == NUMBERS[0] == least]:
+        scores[k] = score(k)
+        if list(scores.values()).index(max(scores.values())) < len(scores) - 2:
+            break
+    best = max(scores, key=lambda k: scores[k])
+    tried = sorted(scores)
+    around = tried[max(0, tried.index(best) - 1) : tried.index(best) + 2]
+    scores |= {k: score(k) for k in {(a + b) // 2 for a, b in itertools.pairwise(around)} - {*scores}}
+    return max(scores, key=lambda k: scores[k])
 
 
 def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Generator) -> Ints | None:

@@ -286,8 +286,10 @@ def partition(
     check_cut(cut, n_clusters, knowledge)
     compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
     has_pairs = len(knowledge.must_link) + len(knowledge.cannot_link) > 0
-    if compares and has_pairs and of_pairs is None and len(points) <= MOST_ROWS:
+    if compares and has_pairs and knowledge.given is None and len(points) <= MOST_ROWS:
         of_pairs = believe(rows if np.ndim(rows) == 2 else points, knowledge, n_clusters, seed).clusters
+    if compares and n_clusters is None and of_pairs is not None:
+        n_clusters = int(of_pairs.max()) + 1
     splits: list[Split] = []
     of_number: dict[str, Any] = {}
     by_sample: _BySample | None = None
