@@ -1,6 +1,7 @@
-"""Pairs and labels that may be wrong: which of them to believe.
+"""Pairs and labels that may be wrong: which of them to believe, and the clusters that they and the rows speak for.
 
 :func:`believe` fits clusters to rows and to pairs at once. A pair of weight w is wrong with probability 1 / (1 + e^w).
+A hard pair counts as one that is wrong in one of 100 cases, and the clusters that are found are made to obey it.
 Each pair is judged by the clusters and all *other* pairs. The model is a mixture over which belief propagation spreads
 what pairs say; where pairs form no cycle that is exact. Weights that are not given are one number for all, found from
 how often pairs are contradicted where the other evidence is strong.
@@ -8,8 +9,9 @@ how often pairs are contradicted where the other evidence is strong.
 One mixture is easily caught in a poor optimum, so there are many, and their mean counts. Some look at the rows, the
 others at leading eigenvectors of a graph of neighbours and must-links, and all start from a clustering of such
 eigenvectors. A second pass knows better which must-links to believe and in which directions clusters are narrow, so its
-graphs are better. It also looks for neighbours in two other spaces: the directions in which the clusters of the first
-pass differ, and what a classifier of these clusters predicts for rows that it was not trained on.
+graphs are better. Neighbours are looked for among the rows as they are and the whitened rows. The second pass also
+looks in two other spaces: the directions in which the clusters of the first pass differ, and what a classifier of these
+clusters predicts for rows that it was not trained on.
 """
 
 from __future__ import annotations
@@ -31,11 +33,14 @@ from diffclust.cuts import (
     leading_components,
     log_densities,
     spectral_rows,
+    squared_distances,
 )
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
 MOST_ROWS = 5000  # that the model is fitted to; those that something is known of are always among them
+FEW_ROWS = 2000  # to which it is fitted with some numbers of clusters, where none is given
+MOST_SHARES = 100_000  # rows times clusters up to which it looks at pairs of which none may be wrong
 DIMENSIONS = 20  # leading components of the rows
 PASSES = 2
 # Neighbours of each row, the weight of a must-link beside them, and how many more eigenvectors than clusters.
@@ -45,7 +50,7 @@ LANDMARKS, RIDGE, FOLDS, CLASSIFIER_STEPS = 300, 0.03, 5, 30
 LEAST_LOG_CHANCE = -8.0  # of a cluster, by the classifier
 WHITENED_SHARE = 0.3  # scale of the whitened rows beside what the classifier predicts
 LINKED_NEIGHBOURS = 5  # rows that are so near each other mutually are linked in all mixtures
-SHARED = 10_000  # a prior that leaves clusters no covariance of their own
+SHARED = -1  # in place of a prior: all clusters have one covariance
 # Prior of the covariances, in rows a dimension; heat, by which log densities are divided, because columns are less
 # independent than a mixture says; and weight of the links between neighbours.
 OF_VECTORS = ((SHARED, 3.0, 1.0), (SHARED, 10.0, 1.0))
@@ -82,20 +87,26 @@ class Belief(NamedTuple):
     Attributes:
         knowledge: hard knowledge, whose groups come from the hard pairs and labels and from the soft ones that are
             believed. Its ``given`` has all pairs, and weights in place of "auto".
-        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where hard pairs
-            leave no way to so many clusters.
+        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where no way was
+            found to satisfy the hard pairs with so many clusters.
     """
 
     knowledge: Knowledge
     clusters: Ints | None
 
 
+def can_model(knowledge: Knowledge, n_clusters: int | None) -> bool:
+    """Whether there are pairs, and :func:`believe` finds clusters before long. Labels alone go to other cuts."""
+    n, has_pairs = knowledge.n_points, len(knowledge.must_link) + len(knowledge.cannot_link) > 0
+    return has_pairs and n <= MOST_ROWS and n * max(n_clusters or 1, knowledge.min_clusters) <= MOST_SHARES
+
+
 def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, seed: int = 0) -> Belief:
-    """Which of the pairs and labels that may be wrong to believe.
+    """Which of the pairs and labels that may be wrong to believe, and clusters.
 
     Args:
         points: (n, ...) rows, scaled.
-        knowledge: labels and pairs, some of them soft.
+        knowledge: labels and pairs, soft or hard.
         n_clusters: None tries some numbers and takes the one under which pairs are most likely.
         seed: of ties, and of the rows that are taken of more than 5,000.
 
@@ -111,11 +122,15 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     flat = np.asarray(points, np.float64).reshape(len(points), -1)
     said = knowledge.statements()
     hard = np.isinf(said.weight)
-    wrong = np.where(hard, LEAST_WRONG, 1 / (1 + np.exp(np.minimum(said.weight, SUREST))))  # nan where it is to be found
-    rows = _some_rows(knowledge, seed)
-    model = _make_model(leading_components(flat[rows], DIMENSIONS), knowledge, rows, wrong)
+    wrong = 1 / (1 + np.exp(np.minimum(said.weight, SUREST)))  # nan where it is to be found
+    wrong[hard] = LEAST_WRONG
     if n_clusters is None:
-        n_clusters = _likeliest_number(lambda k: model.fit(k, 1).score, knowledge.min_clusters, len(rows))
+        model = _make_model(flat, knowledge, _some_rows(knowledge, seed, FEW_ROWS), wrong)
+        n_clusters = _likeliest_number(
+            lambda k: model.fit(k, 1).score, knowledge.min_clusters, min(len(model.points), knowledge.max_clusters)
+        )
+    rows = _some_rows(knowledge, seed, MOST_ROWS)
+    model = _make_model(flat, knowledge, rows, wrong)
     best = model.fit(min(n_clusters, len(rows)), PASSES)
     n_doubt = len(best.agree)
     found, _ = _share_of_wrong(best.agree[~hard[:n_doubt]], wrong[:n_doubt][~hard[:n_doubt]])
@@ -130,8 +145,8 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
 
 def _likeliest_number(score: Callable[[int], float], least: int, most: int) -> int:
     """The number of clusters with the best score, of some; larger ones are not tried where two were worse."""
-    scores = {least: score(least)} if least > NUMBERS[0] else {}
-    for k in [k for k in NUMBERS if least < k <= most or k == NUMBERS[0] == least]:
+    scores: dict[int, float] = {}
+    for k in sorted({max(least, min(most, NUMBERS[0])), *(k for k in NUMBERS if least < k <= most)}):
         scores[k] = score(k)
         if list(scores.values()).index(max(scores.values())) < len(scores) - 2:
             break
@@ -178,16 +193,17 @@ def _fill_empty(clusters: Ints, share: Floats, knowledge: Knowledge) -> Ints:
     return clusters
 
 
-def _some_rows(knowledge: Knowledge, seed: int) -> Ints:
+def _some_rows(knowledge: Knowledge, seed: int, most: int) -> Ints:
     """Rows to fit the model to: all that something is known of, and others at random."""
     known = np.union1d(np.append(knowledge.must_link, knowledge.cannot_link), np.flatnonzero(knowledge.labels >= 0))
     others = np.setdiff1d(np.arange(knowledge.n_points), known)
-    n_others = min(len(others), max(0, MOST_ROWS - len(known)))
+    n_others = min(len(others), max(0, most - len(known)))
     return np.union1d(known, np.random.default_rng([seed, 5]).choice(others, n_others, replace=False)).astype(np.int64)
 
 
-def _make_model(points: Floats, knowledge: Knowledge, rows: Ints, wrong: Floats) -> _Model:
-    """Nodes are the rows, then the classes. Links are what is said, and at last that classes are apart."""
+def _make_model(flat: Floats, knowledge: Knowledge, rows: Ints, wrong: Floats) -> _Model:
+    """The model of some rows. Links are what is said, and at last that classes are apart."""
+    points = leading_components(flat[rows], DIMENSIONS)
     said, classes = knowledge.statements(), np.unique(knowledge.labels[knowledge.labels >= 0])
     ends = np.searchsorted(np.append(rows, knowledge.n_points + classes), said.ends)
     n_doubt = len(ends) - len(classes) * (len(classes) - 1) // 2
@@ -302,7 +318,8 @@ class _Model(NamedTuple):
         density, messages, n = np.zeros((self.n_nodes, share.shape[1])), None, len(self.differences)
         agree = np.ones(0)
         for _ in range(n_rounds):
-            density[: len(points)] = log_densities(points, share, prior) / heat
+            found = _alike(points, share) if prior == SHARED else log_densities(points, share, prior)
+            density[: len(points)] = found / heat
             belief, messages, agree = spread(density, links, messages)
             share = np.exp(belief)[: len(points)]
         return _Fit(share, agree[:n], _score(agree[:n], self._wrong))
@@ -316,6 +333,17 @@ def _nothing(points: Floats) -> Knowledge:
 def _near(clusters: Ints, n_clusters: int) -> Floats:
     """(rows, clusters) shares that are nearly those of clusters."""
     return 0.98 * np.eye(n_clusters)[clusters] + 0.02 / n_clusters
+
+
+def _alike(points: Floats, share: Floats) -> Floats:
+    """:func:`diffclust.cuts.log_densities` where all clusters have one covariance, but for a constant."""
+    from scipy.linalg import solve_triangular
+
+    weight = share.sum(0) + TINY
+    covariance = _scatter_inside(points, share) / len(points) + 1e-6 * np.eye(points.shape[1])
+    rows = solve_triangular(np.linalg.cholesky(covariance), points.T, lower=True, check_finite=False).T
+    centres = share.T @ rows / weight[:, None]
+    return np.asarray(np.log(weight) - squared_distances(rows, (rows**2).sum(1), centres) / 2, np.float64)
 
 
 def _graph_of_neighbours(near: Ints) -> Any:

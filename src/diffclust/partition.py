@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diffclust import confidence, cuts, samples, votes
 from diffclust.continuation import continue_clusters
-from diffclust.doubt import MOST_ROWS, believe
+from diffclust.doubt import believe, can_model
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
@@ -241,14 +241,16 @@ def partition(
         embedding: points (n, d), or a matrix (n, n) with metric "precomputed".
         knowledge: labels and pairs that the clusters agree with; None knows nothing.
         n_clusters: number of clusters. None chooses it: with cut "auto" by hiding labelled classes where there are
-            enough labels, else by agreement with the labels where a class has two or more, else by the largest gap
+            enough labels, and by the likelihood of pairs where there are some, else by agreement with the labels
+            where a class has two or more, else by the largest gap
             (:func:`diffclust.stability.choose_n_clusters`).
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
         cut: how clusters are made, one of ``CUTS``. "auto" makes all of them and takes the one that agrees best with
             others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). If labels were
-            hidden and every cluster is a labelled class, all of them vote (:mod:`diffclust.votes`). It is the forest
+            hidden and every cluster is a labelled class, all of them vote (:mod:`diffclust.votes`). With pairs, of up
+            to 5,000 points, it is a model of rows and pairs together (:mod:`diffclust.doubt`). It is the forest
             where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with another metric
             than a Euclidean one, and with pairs for more than 20,000 points. Of so many points with labels only, a
             sample of 10,000 is clustered, and the others go where their neighbours go (:mod:`diffclust.samples`),
@@ -285,8 +287,7 @@ def partition(
         raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
     check_cut(cut, n_clusters, knowledge)
     compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
-    has_pairs = len(knowledge.must_link) + len(knowledge.cannot_link) > 0
-    if compares and has_pairs and knowledge.given is None and len(points) <= MOST_ROWS:
+    if compares and knowledge.given is None and can_model(knowledge, n_clusters):
         of_pairs = believe(rows if np.ndim(rows) == 2 else points, knowledge, n_clusters, seed).clusters
     if compares and n_clusters is None and of_pairs is not None:
         n_clusters = int(of_pairs.max()) + 1
@@ -492,7 +493,7 @@ MANY_CUTS, MANY_INPUT_CUTS = ("forest", "k-means", "spectral", "classifier"), ("
 LATENT_CLASSES = "latent classes" + OF_INPUT  # another cut of the input, where its columns are categories
 OF_VALUES = " of values" + OF_INPUT  # ends the names of classifiers that see its indicators
 NUMBER_CUTS = ("forest", "k-means", "gaussian")  # with which numbers of clusters are compared
-OF_PAIRS = "pairs"  # the cut by the model that says which soft pairs to believe; "auto" takes it where there are some
+OF_PAIRS = "pairs"  # the cut by the model of rows and pairs; "auto" takes it where there are pairs
 INPUT_COMPONENTS = 50  # leading ones of the input, which its cuts look at
 
 
