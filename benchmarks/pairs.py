@@ -9,11 +9,12 @@ index over all rows.
 
     python benchmarks/pairs.py OUT/*/pbmc-components.npz iris wine --seeds 0 --flip 0 0.1 0.2 --out results/pairs.csv
 
-With --flip, a share of the pairs of each kind says the opposite; --pairs is how many there are (500 of each kind). The
-rows are clustered as they are, without training, by cut "auto": under hard pairs, those left out that contradict earlier ones (in random order), and with
-weights found automatically. Method "told" is a yardstick that knows the share of wrong pairs, and of each row the class
-probabilities by a support vector machine that was told the true labels of nine tenths of the rows, without this one:
-belief propagation finds the clusters. A set is an .npz file, or a name of benchmarks/small_sets.py.
+With --flip, a share of the pairs of each kind says the opposite; --pairs is how many there are of each kind. The rows
+are clustered as they are, without training, by cut "auto": under hard pairs, those left out that contradict earlier
+ones (in random order), and with weights found automatically. Method "told" is a yardstick that knows the share of wrong
+pairs, and of each row the class probabilities by a support vector machine that was told the true labels of nine tenths
+of the rows, without this one: belief propagation finds the clusters. A set is an .npz file, or a name of
+benchmarks/small_sets.py.
 """
 
 import argparse
