@@ -222,11 +222,11 @@ def cudnn() -> None:
 
 def lenet() -> None:
     import gpu
-    from diffclust.bindings import torch_similarity
+    from diffclust import similarity
 
     gpu.lenet_table(0.3)
-    print("\nwithout the kernels of bindings/triton_similarity.py:")
-    torch_similarity._kernels_for = lambda embeddings: None
+    print("\nwithout the kernels of solvers/cuda/similarity.py:")
+    similarity.kernels_for = lambda embeddings: None
     gpu.lenet_table(0.3)
 
 

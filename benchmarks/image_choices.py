@@ -28,10 +28,10 @@ import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 
+from diffclust.all_cuts import CUTS
 from diffclust.cuts import leading_components
 from diffclust.evidence import choose_cut
 from diffclust.knowledge import Knowledge
-from diffclust.partition import CUTS
 from diffclust.training import embed, fit_many
 from experiments import data, evaluation
 from experiments.images import N_CLASSES, OURS, other_processes

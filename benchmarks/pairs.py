@@ -30,7 +30,7 @@ from sklearn.svm import SVC
 
 import diffclust as dc
 from diffclust import cuts, doubt
-from diffclust.constraints import consistent
+from diffclust.groups import consistent
 from diffclust.partition import partition
 from small_sets import load
 

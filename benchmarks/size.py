@@ -23,19 +23,20 @@ AREAS = {
     "trees from points": r"solvers/points/(boruvka|cpu|cuda|metrics|neighbours|progress|reachability|tiles)",
     "training loop, checkpoints, fleets": r"training/(callbacks|checkpoints|fleet|loop)",
     "report: pictures, maps, sliders, file": r"report/(cuts|images|maps|rows|slider|write)",
-    "operators, losses, constraints, modules": r"(__init__|_typing|constraints|forest|frameworks|losses|metric|nn|noise"
-    r"|problems|validation)",
+    "operators, losses, constraints, modules": r"(__init__|_typing|constraints|forest|frameworks|groups|losses|metric"
+    r"|nn|noise|problems|validation)",
     "contract of solvers, CUDA, search": r"solvers/(__|base|checks|compiled|ref|points/(__|search)|cpu/__"
-    r"|(cuda|kernels)/(?!ahead|blocks|closures|draws|inside|weights))",
-    "estimators": r"(cluster|embedding|partition)",
+    r"|(cuda|kernels)/(?!ahead|blocks|closures|draws|inside|similarity|weights))",
+    "estimators": r"(all_cuts|cluster|embedding|linkage|partition)",
     "training: settings, batches, network": r"(training/(?!steps|retraining)|backbones)",
     "tables": r"tables(.py|/(__init__|arrays|frames|known|read|table))",
     "runs": r"runs(.py|/(?!again|describe|place))",
     "report: what it shows": r"report/",
     "command line": r"(__main__|bench|cli|files|messages)",
-    "speed: walks, kernels, forks": r"(solvers/(cpu|kernels|points|xla)|bindings/|training/steps|processes|threads)",
+    "speed: walks, kernels, forks": r"(solvers/(cpu|cuda|kernels|points|xla)|bindings/|training/steps|processes"
+    r"|threads)",
     "any noise, edge lists": r"solvers/",
-    "which cut, how many, how sure": r"(confidence|cuts|evidence|how_many|placing|samples|votes|training/)",
+    "which cut, how many, how sure": r"(colouring|confidence|cuts|evidence|how_many|placing|samples|votes|training/)",
     "asking, doubt, refits": r"(answers|continuation|doubt|knowledge|mistakes|suggestions|runs/again)",
     "cells, texts, pictures, columns": "",
 }

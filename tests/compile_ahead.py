@@ -19,8 +19,9 @@ from triton.runtime.jit import JITFunction
 
 from diffclust import nn, training
 from diffclust.bindings import torch as binding
-from diffclust.bindings import torch_similarity, triton_similarity
+from diffclust.bindings import torch_similarity
 from diffclust.solvers import cuda
+from diffclust.solvers.cuda import similarity as triton_similarity
 from diffclust.solvers.kernels import ahead
 
 HERE = torch.device("cpu")
@@ -106,7 +107,7 @@ def main(folder):
     triton.knobs.compilation.listener = note
     torch.cuda.device = NoDevice
     binding.solver_for = lambda *_: cuda
-    torch_similarity._kernels_for = lambda embeddings: triton_similarity
+    torch_similarity.similarity.kernels_for = lambda embeddings: triton_similarity
 
     rng = np.random.default_rng(0)
     labels = np.where(np.arange(600) < 60, rng.integers(0, 3, 600), -1)

@@ -14,9 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from diffclust.bindings import triton_similarity
 from diffclust.noise import Draws
 from diffclust.solvers import Request, cuda
+from diffclust.solvers.cuda import similarity as triton_similarity
 from diffclust.solvers.kernels import ahead
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -85,10 +85,10 @@ def main() -> None:
     draws, weights = Draws(seed=torch.tensor(1), first=torch.tensor(0)), torch.ones(2, 3)
     edges, labels = torch.zeros(2, 3, 19, 2, dtype=torch.int32), torch.zeros(2, 3, 20, dtype=torch.int32)
     cuda.noise_sum(weights, 20, draws)
-    cuda.adjacency_counts(edges[:, None], 20)
-    cuda.connectivity_counts(labels)
-    cuda.adjacency_products(torch.zeros(2, 20, 20), edges)
-    cuda.connectivity_products(torch.zeros(2, 20, 20), labels)
+    cuda.sums.adjacency_counts(edges[:, None], 20)
+    cuda.sums.connectivity_counts(labels)
+    cuda.sums.adjacency_products(torch.zeros(2, 20, 20), edges)
+    cuda.sums.connectivity_products(torch.zeros(2, 20, 20), labels)
     for dtype in (torch.float32, torch.float64):
         s, scale = triton_similarity.standardize(torch.zeros(2, 20, 20, dtype=dtype))
         triton_similarity.gradient(s, s, torch.zeros(2, 20, 4, dtype=dtype), scale, torch.matmul)

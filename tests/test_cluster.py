@@ -265,7 +265,7 @@ def test_soft_memberships(moons):
 
 
 def test_soft_memberships_of_many_points_come_from_a_sample(moons, monkeypatch):
-    monkeypatch.setattr("diffclust.partition.DENSE_POINTS", 60)
+    monkeypatch.setattr("diffclust.linkage.DENSE_POINTS", 60)
     x, _ = moons
     model = SpanningForestClustering(2, min_cluster_size=20).fit(x)
     shares = model.soft_predict(epsilon=0.02, n_draws=10)

@@ -75,6 +75,13 @@ SOLVERS = {
     "xla": jax_solver,
     "kernels": kernels_solver,
 }
+SUMS = {
+    "reference": "diffclust.solvers.reference",
+    "cpu": "diffclust.solvers.cpu.sums",
+    "tensors": "diffclust.solvers.cpu.tensors",
+    "cuda": "diffclust.solvers.cuda.sums",
+    "xla": "diffclust.solvers.xla.sums",
+}
 
 
 @pytest.fixture(
@@ -235,23 +242,24 @@ def forests():
     return reference.solve(Request(PLAIN, K, labels=LABELS, draws=draws, detail="forests"))
 
 
-def test_counts_and_products(backend, forests):
-    solver, put, get = backend.solver, backend.put, backend.get
+@pytest.mark.parametrize("name", SUMS)
+def test_counts_and_products(name, forests):
+    sums, put, get = importlib.import_module(SUMS[name]), SOLVERS[name]().put, SOLVERS[name]().get
     edges, labels = forests.edges, forests.labels
     np.testing.assert_array_equal(
-        get(solver.adjacency_counts(put(edges), N)), reference.adjacency_counts(edges, N)
+        get(sums.adjacency_counts(put(edges), N)), reference.adjacency_counts(edges, N)
     )  # of the free solve less the constrained one
     for s in range(2):
         own, trees = edges[:, s], labels[:, s]
-        one = get(solver.adjacency_counts(put(own[:, None]), N))
+        one = get(sums.adjacency_counts(put(own[:, None]), N))
         assert one.dtype == np.int32
         np.testing.assert_array_equal(one, reference.adjacency_counts(own[:, None], N))
-        np.testing.assert_array_equal(get(solver.connectivity_counts(put(trees))), reference.connectivity_counts(trees))
+        np.testing.assert_array_equal(get(sums.connectivity_counts(put(trees))), reference.connectivity_counts(trees))
         # Of integers: their sums are exact, whatever the order.
         cotangent = np.random.default_rng(s).integers(-9, 10, size=(2, N, N)).astype(np.float32)
-        for name, draws in (("adjacency_products", own), ("connectivity_products", trees)):
-            expected = getattr(reference, name)(cotangent, draws)
-            np.testing.assert_array_equal(get(getattr(solver, name)(put(cotangent), put(draws))), expected)
+        for product, draws in (("adjacency_products", own), ("connectivity_products", trees)):
+            expected = getattr(reference, product)(cotangent, draws)
+            np.testing.assert_array_equal(get(getattr(sums, product)(put(cotangent), put(draws))), expected)
 
 
 @pytest.mark.parametrize(("kind", "antithetic"), [("normal", False), ("normal", True), ("gumbel", False)])

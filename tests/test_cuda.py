@@ -285,7 +285,7 @@ def test_one_pass_counts_edges(rng, free):
     relation[1] = some_relation(rng, 1, 6)[0]
     options = {"must_link_first": False, "free": free, "n_draws": 2, "epsilon": 0.2, "adjacency": True}
     found = cuda.solve(request(on_device(similarity), on_device([3, 3, 3]), relation=on_device(relation), **options))
-    np.testing.assert_array_equal(found.adjacency.cpu() * 2, cpu.adjacency_counts(found.edges.cpu().numpy(), 6))
+    np.testing.assert_array_equal(found.adjacency.cpu() * 2, cpu.sums.adjacency_counts(found.edges.cpu().numpy(), 6))
     check(similarity, np.array([3, 3, 3]), relation=relation, must_link_first=False, free=free, epsilon=0.2)
 
 
@@ -364,10 +364,10 @@ def test_every_output_is_written_whatever_was_in_memory(rng, monkeypatch):
     noise = cuda.noise_sum(torch.zeros(2, 3, device=DEVICE), 9, Draws(on_device(1), on_device(0)))
     assert not noise.any()
     trees = np.zeros((1, 2, 9), np.int32)
-    assert (cuda.connectivity_counts(on_device(trees)) == 2).all()
-    assert (cuda.connectivity_products(torch.ones(1, 9, 9, device=DEVICE), on_device(trees)) == 81).all()
+    assert (cuda.sums.connectivity_counts(on_device(trees)) == 2).all()
+    assert (cuda.sums.connectivity_products(torch.ones(1, 9, 9, device=DEVICE), on_device(trees)) == 81).all()
     no_edges = np.full((1, 2, 8, 2), -1, np.int32)
-    assert (cuda.adjacency_products(torch.ones(1, 9, 9, device=DEVICE), on_device(no_edges)) == 0).all()
+    assert (cuda.sums.adjacency_products(torch.ones(1, 9, 9, device=DEVICE), on_device(no_edges)) == 0).all()
 
 
 @pytest.mark.parametrize(("n_problems", "n_draws"), [(0, 2)])
@@ -377,12 +377,12 @@ def test_nothing_to_do(n_problems, n_draws):
     assert edges.shape == (n_problems, 1, n_draws, 3, 2)
     assert labels.shape == (n_problems, 1, n_draws, 4)
     assert values.shape == (n_problems, 1, n_draws)
-    assert cuda.adjacency_counts(on_device(edges), 4).shape == (n_problems, 4, 4)
-    assert not cuda.connectivity_counts(on_device(labels[:, 0])).any()
+    assert cuda.sums.adjacency_counts(on_device(edges), 4).shape == (n_problems, 4, 4)
+    assert not cuda.sums.connectivity_counts(on_device(labels[:, 0])).any()
     cotangent = torch.zeros(n_problems, 4, 4, device=DEVICE)
     for products in (
-        cuda.adjacency_products(cotangent, on_device(edges[:, 0])),
-        cuda.connectivity_products(cotangent, on_device(labels[:, 0])),
+        cuda.sums.adjacency_products(cotangent, on_device(edges[:, 0])),
+        cuda.sums.connectivity_products(cotangent, on_device(labels[:, 0])),
     ):
         assert products.shape == (n_problems, n_draws)
     weights = torch.zeros(n_problems, n_draws, device=DEVICE)

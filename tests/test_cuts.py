@@ -8,10 +8,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import diffclust as dc
-from diffclust import Knowledge, cuts
+from diffclust import Knowledge, colouring, cuts
+from diffclust.all_cuts import CUTS, INPUT_CUTS, LATENT_CLASSES, NEW_ROWS
 from diffclust.confidence import neighbour_shares, witnesses
 from diffclust.evidence import VOTE, choose_cut, hide_labels
-from diffclust.partition import CUTS, INPUT_CUTS, LATENT_CLASSES, partition
+from diffclust.partition import partition
 
 
 def blobs(seed, n_classes=4, size=30, spread=0.3, dim=3):
@@ -257,7 +258,9 @@ def test_one_label_a_class_is_enough_for_a_classifier():
 
 
 def test_colourings_are_as_cheap_as_exhaustive_search_says(monkeypatch):
-    monkeypatch.setattr(cuts, "TABU_MOVES", 1000)  # more than enough for six groups, and what cannot be is found sooner
+    monkeypatch.setattr(
+        colouring, "TABU_MOVES", 1000
+    )  # more than enough for six groups, and what cannot be is found sooner
     excess = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -271,9 +274,9 @@ def test_colourings_are_as_cheap_as_exhaustive_search_says(monkeypatch):
         ]  # fmt: skip
         if not feasible:
             with pytest.raises(ValueError, match="no way was found"):
-                cuts.colour_groups(cost, apart, rng)
+                colouring.colour_groups(cost, apart, rng)
             continue
-        found = cuts.colour_groups(cost, apart, rng)
+        found = colouring.colour_groups(cost, apart, rng)
         assert not (apart & (found[:, None] == found)).any()
         excess.append(cost[np.arange(n), found].sum() - min(feasible))
     assert min(excess) >= -1e-12
@@ -310,8 +313,9 @@ def test_hidden_labels_choose_the_cut_that_finds_them():
     assert len(calls) == 3
     assert all((rest.labels >= 0).sum() < 40 and len(set(rest.labels)) < 5 for rest in calls)  # whole classes hidden
     assert {label for rest in calls for label in range(4) if label not in rest.labels} == {0, 1, 2, 3}  # each once
-    of_embedding = set(CUTS) - {"classifier"}  # there is a class without labels
-    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in INPUT_CUTS if cut != "classifier")}
+    of_embedding = {*CUTS, NEW_ROWS} - {"classifier"}  # there is a class without labels
+    of_input = {*INPUT_CUTS, NEW_ROWS} - {"classifier"}
+    assert set(found.scores) == {*of_embedding, *(f"{cut} of the input" for cut in of_input)}
     assert not found.cut.startswith("k-means")
     assert found.scores["k-means"] < found.scores[found.cut] - 0.2
     assert 0.5 < found.new_classes < found.scores[found.cut]  # labels that were told do not count

@@ -8,8 +8,8 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
 from diffclust import Knowledge, doubt
-from diffclust.constraints import consistent
 from diffclust.cuts import leading_components
+from diffclust.groups import consistent
 from diffclust.partition import partition
 from diffclust.runs.fit import _fingerprint
 from diffclust.tables import Table, read_pairs

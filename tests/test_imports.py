@@ -104,8 +104,8 @@ def test_solver_can_be_asked_for(array):
 
 def test_framework_without_a_solver_is_named(monkeypatch):
     monkeypatch.setattr(diffclust.solvers, "framework_of", lambda array: "jax")
-    monkeypatch.setattr(diffclust.solvers, "TABLE", {("numpy", "cpu"): "diffclust.solvers.cpu"})
-    diffclust.solvers._load.cache_clear()  # another test may have asked for it
+    monkeypatch.setattr(diffclust.solvers, "TABLE", {("numpy", "cpu"): ("diffclust.solvers.cpu", "")})
+    diffclust.solvers._find.cache_clear()  # another test may have asked for it
     with pytest.raises(TypeError, match=r"No solver for jax arrays on cpu.*numpy on cpu"):
         diffclust.solvers.solver_for([[0.0]])
 
@@ -122,12 +122,12 @@ ORDER = """
     suggestions mistakes
     training partition
     doubt
-    how_many
-    samples votes evidence confidence placing cuts continuation
+    how_many all_cuts
+    samples votes evidence confidence novelty placing linkage cuts colouring continuation
     nn distributed backbones
     losses perturbed stability
     forest
-    bindings.torch_similarity bindings.triton_similarity
+    bindings.torch_similarity
     similarity
     validation
     bindings
@@ -135,7 +135,7 @@ ORDER = """
     bindings.torch_operators
     gradients
     solvers
-    knowledge constraints noise
+    knowledge constraints groups noise
     labels metrics tables messages
     answers
     processes
@@ -174,6 +174,18 @@ def test_a_call_does_not_come_back_to_a_file_that_it_has_left():
             continue
         for imported in own_imports(ast.parse(path.read_text("utf-8"))):
             assert line_of(imported) >= line_of(module), f"{module} imports {imported}, which comes before it"
+
+
+def test_bindings_do_not_ask_for_a_device():
+    """Solvers and ``similarity.py`` do: a binding holds tensors, a request, and how it is differentiated."""
+    questions = r"\.is_cuda|\.platform|\.devices\(|device\.type|device_(of|count)|default_backend|captur|rehears"
+    questions += r"|[\"'](cpu|cuda|gpu)"
+    for path in (ROOT / "src/diffclust/bindings").glob("*.py"):
+        code = ast.parse(path.read_text("utf-8"))
+        for node in ast.walk(code):  # without docstrings; comments are gone already
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                node.value.value = ""
+        assert not re.search(questions, ast.unparse(code)), path.name
 
 
 # Name of a package where it is not that of the module, and those that come with another one.

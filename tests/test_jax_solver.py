@@ -172,9 +172,9 @@ def test_chunks_change_nothing(monkeypatch, solved):
         np.testing.assert_array_equal(one, other)
 
     trees, cotangent = whole.labels[:, 0], jnp.ones_like(arrays[0])
-    counts = cpu.connectivity_counts(np.asarray(trees))
-    np.testing.assert_array_equal(jax.jit(xla.connectivity_counts.__wrapped__)(trees), counts)
-    products = jax.jit(xla.connectivity_products.__wrapped__)(cotangent, trees)
+    counts = cpu.sums.connectivity_counts(np.asarray(trees))
+    np.testing.assert_array_equal(jax.jit(xla.sums.connectivity_counts.__wrapped__)(trees), counts)
+    products = jax.jit(xla.sums.connectivity_products.__wrapped__)(cotangent, trees)
     np.testing.assert_array_equal(products.sum(-1), counts.sum((-1, -2)))
     monkeypatch.setattr(chunks, "CHUNK_BYTES", dict.fromkeys(chunks.CHUNK_BYTES, 4 * 7**3 // 3 + 1))
     monkeypatch.setattr(sums, "_noise_sum", jax.jit(sums._noise_sum.__wrapped__, static_argnums=(1, 3, 4)))

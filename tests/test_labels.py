@@ -89,7 +89,7 @@ def test_booleans_are_the_classes_0_and_1():
     assert parse_labels([True, False, None], 3).classes.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("y", [[None, None], [np.nan, np.nan], [-1, -2]])
+@pytest.mark.parametrize("y", [[None, None], [np.nan, np.nan], [-1, -2], [np.datetime64("NaT"), None]])
 def test_nothing_known_numbers_clusters_from_0(y):
     assert parse_labels(y, 2).cluster_names(np.array([-1, -1])).tolist() == [0, 1]
 

@@ -7,10 +7,12 @@ import pytest
 import sklearn
 
 import diffclust as dc
-from diffclust import partition as module
+from diffclust import linkage
+from diffclust.all_cuts import CUTS
 from diffclust.constraints import Constraints
 from diffclust.knowledge import Knowledge
-from diffclust.partition import CUTS, auto_min_cluster_size, partition
+from diffclust.linkage import auto_min_cluster_size
+from diffclust.partition import partition
 from diffclust.placing import joined_rows
 
 N = 24
@@ -168,8 +170,8 @@ def test_the_automatic_guard_is_a_third_of_an_average_cluster(n, k, size):
 
 def test_labels_choose_the_number_of_clusters_only_where_one_repeats(monkeypatch):
     asked = []
-    choose = module.choose_n_clusters
-    monkeypatch.setattr(module, "choose_n_clusters", lambda *a, **k: asked.append(a[1]) or choose(*a, **k))
+    choose = linkage.choose_n_clusters
+    monkeypatch.setattr(linkage, "choose_n_clusters", lambda *a, **k: asked.append(a[1]) or choose(*a, **k))
     points = make_points() + 6 * np.eye(2)[np.arange(N) % 2]
     for labels in ([0, 1], [0, 1, 0]):
         known = Knowledge.join(np.append(labels, np.full(N - len(labels), -1)))
@@ -233,8 +235,8 @@ def test_a_tree_that_is_there_is_not_made_again(cut, monkeypatch):
     labels[:9] = np.arange(9) % 3
     found = partition(points, Knowledge.join(labels), 5, cut=cut)
     made = []
-    make = module.spanning_tree
-    monkeypatch.setattr(module, "spanning_tree", lambda *each: made.append(each[2:]) or make(*each))
+    make = linkage.spanning_tree
+    monkeypatch.setattr(linkage, "spanning_tree", lambda *each: made.append(each[2:]) or make(*each))
     again = partition(points, Knowledge.join(labels), 5, cut=cut, tree=found.free_hierarchy)
     np.testing.assert_array_equal(again.clusters, found.clusters)
     assert all(reachability is not None for reachability, *_ in made)  # but that of the robust forest
@@ -297,10 +299,10 @@ def test_memberships_are_those_under_what_is_known():
 
 def test_the_memberships_of_many_points_come_from_a_sample(monkeypatch):
     """Three clumps of 40 under a guard of 30; of a sample of 60 points each has about 20, and two labels are kept."""
-    monkeypatch.setattr(module, "DENSE_POINTS", 60)
+    monkeypatch.setattr(linkage, "DENSE_POINTS", 60)
     sampled = []
-    similarities = module.similarities
-    monkeypatch.setattr(module, "similarities", lambda x, *a: sampled.append(len(x)) or similarities(x, *a))
+    similarities = linkage.similarities
+    monkeypatch.setattr(linkage, "similarities", lambda x, *a: sampled.append(len(x)) or similarities(x, *a))
     truth = np.arange(120) % 3
     points = np.random.default_rng(0).normal(size=(120, 1)) * 0.01 + 10 * truth[:, None]
     for known in (None, Knowledge.join(np.where(np.arange(120) < 60, truth, -1))):

@@ -473,7 +473,7 @@ def test_leave_one_out_baseline_is_unbiased_and_reduces_variance(name, noise, ca
         draws = Draws(seed, 0, n_draws, epsilon, noise)
         found = cpu.solve(Request(similarity[None], k, draws=draws, detail="forests"))
         forests = (found.edges if name == "adjacency" else found.labels)[:, 0]
-        products = getattr(cpu, f"{name}_products")(cotangent[None], forests)
+        products = getattr(cpu.sums, f"{name}_products")(cotangent[None], forests)
         plain = cpu.noise_sum(products / (2 * epsilon * n_draws), n, draws)
         without.append(plain[0][pairs_of(n)])
     with_baseline, without = np.array(with_baseline), np.array(without)

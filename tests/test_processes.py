@@ -75,7 +75,7 @@ def test_large_tasks_keep_their_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with processes.beside([torch.get_num_threads], if_=False) as results:
+        with processes.beside([torch.get_num_threads], when=False) as results:
             assert results() == [2]
     finally:
         torch.set_num_threads(before)

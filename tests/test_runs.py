@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 import diffclust as dc  # noqa: E402
 from diffclust import files, report, runs, training  # noqa: E402
 from diffclust.files import write_atomically  # noqa: E402
+from diffclust.groups import join_knowledge  # noqa: E402
 from diffclust.knowledge import Knowledge  # noqa: E402
 from diffclust.partition import partition  # noqa: E402
 from diffclust.runs import fit_run, folder, load_run  # noqa: E402
@@ -364,7 +365,7 @@ def test_nothing_known(tmp_path):
 def test_the_clusters_agree_with_all_that_is_known(labelled, must_link, cannot_link, tmp_path):
     table = make_table(labelled)
     run = fit(tmp_path / "run", table, must_link=must_link, cannot_link=cannot_link)
-    known = dc.Constraints.from_groups(*dc.constraints.join_knowledge(table.labels, must_link, cannot_link))
+    known = dc.Constraints.from_groups(*join_knowledge(table.labels, must_link, cannot_link))
     assert known.agree(run.clusters)
     assert run.metrics["n_clusters"] == len(run.names) == len(np.unique(run.clusters))
 

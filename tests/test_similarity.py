@@ -378,13 +378,14 @@ def test_losses_of_tiny_and_large_embeddings(similarity):
 def kernels_of_a_gpu(x, cotangent):
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from diffclust.bindings import torch_similarity, triton_similarity
+    from diffclust.bindings import torch_similarity
+    from diffclust.solvers.cuda import similarity as kernels
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_similarity, "_kernels_for", lambda embeddings: triton_similarity)
+        patch.setattr(torch_similarity.similarity, "kernels_for", lambda embeddings: kernels)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if device == "cpu":
-            patch.setattr(triton_similarity, "PROGRAMS", 2)  # the interpreter runs one after the other
+            patch.setattr(kernels, "PROGRAMS", 2)  # the interpreter runs one after the other
         x = torch.as_tensor(x, device=device).detach().requires_grad_()
         value = torch_similarity.standardized_distances(x)
         gradient = torch.autograd.grad(value, x, torch.tensor(cotangent, device=device))[0]
@@ -438,8 +439,8 @@ def test_kernels_are_for_float32():
     """Their sums of squares overflow, or vanish, where float64 has the exponents for it and torch's own do not."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from diffclust.bindings.torch_similarity import _kernels_for
+    from diffclust.similarity import kernels_for
 
     on_gpu = {"is_cuda": True, "shape": torch.Size((20, 3))}
-    assert _kernels_for(SimpleNamespace(dtype=torch.float32, **on_gpu)) is not None
-    assert _kernels_for(SimpleNamespace(dtype=torch.float64, **on_gpu)) is None
+    assert kernels_for(SimpleNamespace(dtype=torch.float32, **on_gpu)) is not None
+    assert kernels_for(SimpleNamespace(dtype=torch.float64, **on_gpu)) is None

@@ -341,7 +341,10 @@ def _solve_for_threads(seed):
         solve(cpu, similarity, clusters, labels=labels, **options),
         solve(cpu, similarity, clusters, relation=relation, must_link_first=False, **options),
     ]
-    counts = [cpu.adjacency_counts(forests[0].edges[:, :1], n), cpu.connectivity_counts(forests[0].labels[:, 1])]
+    counts = [
+        cpu.sums.adjacency_counts(forests[0].edges[:, :1], n),
+        cpu.sums.connectivity_counts(forests[0].labels[:, 1]),
+    ]
     return [array.tobytes() for arrays in (*(each[2:] for each in forests), counts) for array in arrays]
 
 
@@ -398,12 +401,12 @@ def test_counts(n_problems, n_draws, n):
             for i, j in kept_edges(edges[p, b]):
                 adjacency[p, i, j] += 1
                 adjacency[p, j, i] += 1
-    counts = cpu.adjacency_counts(edges[:, None], n)
+    counts = cpu.sums.adjacency_counts(edges[:, None], n)
     assert counts.dtype == np.int32
     assert np.array_equal(counts, adjacency)
     assert np.array_equal(counts.sum((1, 2)), 2 * n_draws * (n - clusters))
     together = (labels[..., :, None] == labels[..., None, :]).sum(1)
-    counts = cpu.connectivity_counts(labels)
+    counts = cpu.sums.connectivity_counts(labels)
     assert counts.dtype == np.int32
     assert np.array_equal(counts, together)
 
@@ -412,13 +415,13 @@ def test_counts_of_a_strided_view():
     """One of two solves, as the losses take it."""
     labels = random_labels(np.random.default_rng(10), 8)[None]
     solved = solve(cpu, np.zeros((1, 8, 8)), np.array([5]), labels=labels, epsilon=1.0, n_draws=6)
-    first, second = (cpu.adjacency_counts(solved.edges[:, s : s + 1], 8) for s in range(2))
-    assert np.array_equal(cpu.adjacency_counts(solved.edges, 8), first - second)
+    first, second = (cpu.sums.adjacency_counts(solved.edges[:, s : s + 1], 8) for s in range(2))
+    assert np.array_equal(cpu.sums.adjacency_counts(solved.edges, 8), first - second)
     for s in range(2):
         view, copy = solved.edges[:, s : s + 1], solved.edges[:, s : s + 1].copy()
-        assert np.array_equal(cpu.adjacency_counts(view, 8), cpu.adjacency_counts(copy, 8))
+        assert np.array_equal(cpu.sums.adjacency_counts(view, 8), cpu.sums.adjacency_counts(copy, 8))
         view, copy = solved.labels[:, s], solved.labels[:, s].copy()
-        assert np.array_equal(cpu.connectivity_counts(view), cpu.connectivity_counts(copy))
+        assert np.array_equal(cpu.sums.connectivity_counts(view), cpu.sums.connectivity_counts(copy))
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from diffclust import Knowledge, votes
-from diffclust.evidence import VOTE, Split
-from diffclust.partition import OF_INPUT, OF_VALUES, partition
+from diffclust import Knowledge, cuts, votes
+from diffclust.all_cuts import OF_VALUES
+from diffclust.evidence import OF_INPUT, VOTE, Split
+from diffclust.partition import partition
 
 LABELS = np.repeat([0, 1, -1], [50, 50, 2])
 HIDDEN = np.r_[10:50, 60:100]
@@ -99,7 +100,7 @@ def test_classifiers_of_the_input_vote_where_all_classes_are_labelled():
     labels = np.where(np.arange(len(x)) < 150, truth, -1)
     found = partition(x, Knowledge.join(labels), 2, cut="auto", rows=x, retrain=lambda rest: x)
     assert found.evidence.cut == VOTE
-    assert {f"{name} of the input" for name in votes.CLASSIFIERS} <= set(found.evidence.scores)
+    assert {f"{name} of the input" for name in cuts.CLASSIFIERS} <= set(found.evidence.scores)
     assert not any(name.endswith(OF_VALUES) for name in found.evidence.scores)
     right = (found.clusters == found.clusters[np.flatnonzero(truth == 0)[0]]) == (truth == 0)
     assert right[150:].mean() > 0.9
@@ -113,7 +114,7 @@ def test_classifiers_see_categories_as_such():
     x = 2 * rng.integers(5, size=(400, 6)) + np.where(rng.random((400, 6)) < 0.25, 1 - truth[:, None], truth[:, None])
     labels = np.where(np.arange(400) < 60, truth, -1)
     found = partition(x, Knowledge.join(labels), 2, cut="auto", rows=x, retrain=lambda rest: x).evidence
-    for name in votes.CLASSIFIERS:
+    for name in cuts.CLASSIFIERS:
         assert found.scores[name + OF_VALUES] > found.scores[name + OF_INPUT] - 0.1
     assert found.scores["support vectors" + OF_VALUES] > found.scores["support vectors" + OF_INPUT] + 0.1
     two = partition(x % 2, Knowledge.join(labels), 2, cut="auto", rows=x % 2, retrain=lambda rest: x).evidence
@@ -129,9 +130,9 @@ def test_there_is_no_vote_with_a_class_that_nobody_labelled_or_without_hidden_la
 
 def test_support_vectors_are_not_sought_among_too_many_rows(monkeypatch):
     x, truth = stripes()
-    monkeypatch.setattr(votes, "MOST_SUPPORT", 299)
+    monkeypatch.setattr(cuts, "MOST_SUPPORT", 299)
     with pytest.raises(ValueError, match="at most 299 labelled rows, got 300"):
-        votes.support_vectors(x, Knowledge.join(truth))
+        cuts.support_vectors(x, Knowledge.join(truth))
     found = partition(x, Knowledge.join(truth), 2, cut="auto", rows=x, retrain=lambda rest: x)
     assert "trees of the input" in found.evidence.scores
     assert "support vectors of the input" not in found.evidence.scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import time
+import timeit
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -113,9 +113,4 @@ def _problem(n_points: int, n_classes: int) -> tuple[NDArray[Any], NDArray[np.in
 
 
 def _median_ms(run: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) * 1e3
+    return float(np.median(timeit.repeat(run, number=1, repeat=repeats))) * 1e3

@@ -18,10 +18,10 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 import diffclust
+from diffclust.all_cuts import CUTS
 from diffclust.answers import Answers, questions_csv, read_answers
 from diffclust.messages import exit_with_message, fail, in_flags
 from diffclust.metrics import SCORES
-from diffclust.partition import CUTS
 from diffclust.tables import Table, listed, read_pairs, read_table
 from diffclust.tables.table import ending
 from diffclust.tables.texts import MODEL as TEXT_MODEL

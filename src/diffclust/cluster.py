@@ -22,7 +22,8 @@ from diffclust.constraints import Constraints
 from diffclust.frameworks import explain_words, is_integer, refuse_masked, to_dense
 from diffclust.knowledge import Knowledge
 from diffclust.labels import ClassLabels, parse_labels
-from diffclust.partition import Partition, are_distances, partition
+from diffclust.linkage import are_distances
+from diffclust.partition import Partition, partition
 
 if TYPE_CHECKING:
     from diffclust.embedding import ForestEmbedding

@@ -1,9 +1,10 @@
-"""How sure a row's cluster is: the probability of each cluster, from four witnesses.
+"""How sure a row's cluster is: the probability of each cluster, from five witnesses.
 
 The witnesses are other partitions of the same rows (*votes*), the clusters of a row's neighbours (*shares*), the
-density of each cluster where the row is, and for new clusters the distance from the labelled rows. A softmax of their
-weighted logarithms is the probability. How sharp it is follows from the share of rows that is expected to be right
-(:func:`expected_share` and :mod:`diffclust.evidence`): the mean probability of a row's own cluster is that share.
+density of each cluster where the row is, and for new clusters the distance from the labelled rows and what trees say
+(:mod:`diffclust.novelty`). A softmax of their weighted logarithms is the probability. How sharp it is follows from the
+share of rows that is expected to be right (:func:`expected_share` and :mod:`diffclust.evidence`): the mean probability
+of a row's own cluster is that share.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from diffclust.cuts import GAUSSIAN_DIMENSIONS, leading_components, log_densitie
 from diffclust.threads import small_in_one_thread
 
 NEIGHBOURS = 15  # at most, whose clusters count
-# Weights of votes, shares, densities, and of a new cluster's distance from labelled rows, but for a factor.
-WEIGHTS = (0.8, 0.11, 0.15, 0.3)
-ALONE = (0.0, 1.0, 0.0, 0.0)  # where no other partition votes
+# Weights of votes, shares, densities, a new cluster's distance from labelled rows and of trees, but for a factor.
+WEIGHTS = (0.8, 0.11, 0.15, 0.3, 0.8)
+ALONE = (0.0, 1.0, 0.0, 0.0, 0.0)  # where no other partition votes
 # Coefficients of the numbers of :func:`clues` in the logit of the share that is right, fitted by
 # `python benchmarks/trust_confidence.py results/trust_development.csv`.
 SHARE_RIGHT = (-1.23, 0.82, 0.95, 1.42, -0.34, 1.02)
@@ -37,6 +38,7 @@ def witnesses(
     new: NDArray[np.bool_],
     known: NDArray[np.bool_],
     metric: str = "sqeuclidean",
+    log_odds_new: Floats | None = None,
 ) -> Floats:
     """What speaks for each cluster of each row.
 
@@ -47,14 +49,16 @@ def witnesses(
         new: (k,) which clusters hold no labelled class.
         known: (n,) which rows are labelled.
         metric: of neighbours. Densities and distances are Euclidean, and left out with other metrics.
+        log_odds_new: (n,) the logarithm of the odds that a row is of no labelled class, by trees, if they were asked.
 
     Returns:
-        (4, n, k) logarithms of votes, shares and densities, and :func:`remoteness` for new clusters.
+        (5, n, k) logarithms of votes, shares and densities, and for new clusters :func:`remoteness` and these odds.
     """
     n, k = len(clusters), len(new)
     partitions = [clusters, *others]
     votes = sum(_votes(clusters, other, k) for other in partitions) / len(partitions)
     density, remote = np.zeros((n, k)), np.zeros(n)
+    odds = np.zeros(n) if log_odds_new is None else log_odds_new
     if metric in ("sqeuclidean", "euclidean"):
         own = np.zeros((n, k))
         own[np.arange(n), clusters] = 1
@@ -67,6 +71,7 @@ def witnesses(
             np.log(neighbour_shares(embedding, clusters, k, metric) + 1 / (NEIGHBOURS * k)),
             np.maximum(density, LEAST_LOG_DENSITY),
             remote[:, None] * new,
+            odds[:, None] * new,
         ]
     )
 
@@ -75,7 +80,7 @@ def probabilities(speaking: Floats, clusters: NDArray[Any], rows: NDArray[np.boo
     """The probability of each cluster.
 
     Args:
-        speaking: (4, n, k) of :func:`witnesses`.
+        speaking: (5, n, k) of :func:`witnesses`.
         clusters: (n,) the clusters.
         rows: (n,) which rows have no label.
         share: of these rows, how many are expected to be right. Their clusters have this mean probability, as far as

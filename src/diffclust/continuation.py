@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust.labels import new_names
+
 LEAST_SHARE = 0.5  # of the common rows of the smaller of two clusters, for one to continue or to absorb the other
 LEAST_PART = 0.1  # of a cluster's common rows that its part has, at least, for the cluster to count as split
 
@@ -63,7 +65,7 @@ class Continuation:
         for new, old in enumerate(self.continues):
             if not names[new] and old >= 0 and old_names[old] not in names:
                 names[new] = old_names[old]
-        free = (name for name in (f"new {i}" for i in range(1, 10**9)) if name not in {*names, *old_names})
+        free = new_names([*names, *old_names])
         return [name or next(free) for name in names]
 
 

@@ -46,8 +46,7 @@ def n_ranks(group: Any = None) -> int:
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Rows
+# ----------------------------------------------------------------------------------------------------------------- Rows
 
 
 @torch.compiler.disable
@@ -127,8 +126,7 @@ class _Gathered(torch.autograd.Function):
         return once_differentiable(own[: sizes[dist.get_rank(ctx.group)]], cotangent), None, None, None
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Draws
+# ---------------------------------------------------------------------------------------------------------------- Draws
 
 
 def share_of_draws(n_draws: int, in_pairs: bool = False, group: Any = None) -> tuple[int, int]:
@@ -155,7 +153,7 @@ def mean_over_ranks(local: Tensor, share: float, group: Any = None) -> Tensor:
 def connectivity(given: Tensor, request: Request, group: Any = None) -> Tensor:
     """The soft connectivity over all draws. All ranks have the same similarities, and each solves its draws."""
     flat = given.reshape(math.prod(given.shape[:-2]), *given.shape[-2:])
-    draws = binding.on_device(request.draws, given.device)
+    draws = binding.on_device(request.draws, given)
     return _SharedConnectivity.apply(flat, request._replace(draws=draws), group).reshape(given.shape)
 
 

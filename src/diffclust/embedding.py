@@ -77,8 +77,9 @@ class ForestEmbedding(FittedPartition, ClassNamePrefixFeaturesOutMixin, Transfor
             forest), "gaussian of k-means", "spectral", or "classifier" (for labels of all classes) of the embedding.
             "auto" makes all of them, and some of the input, of tables of categories latent classes as well. It takes
             the one that agrees best with others and with labels that were hidden, at the cost of three shorter
-            trainings where there are two labels a class or more. If then every cluster is a labelled class, all cuts
-            and two classifiers of the input vote about each row.
+            trainings where there are two labels a class or more. With room for new classes it also looks where rows of
+            a table have labels near them, as if labels had been given at random within their classes. If labels were
+            hidden and every cluster is a labelled class, all cuts and two classifiers of the input vote about each row.
             With settings of the forest (the next two) it is the forest.
         min_cluster_size: a new cluster is cut off only where so many points stay on both sides, and labelled classes
             get so many as far as the tree allows; "auto" is a third of an average cluster, n / (3 n_clusters), or less

@@ -6,7 +6,8 @@ classes are hidden as well: they stand for the classes that nobody labelled.
 
 Few labels say little about a cut. So other cuts are asked as well: those of the input about a cut of the embedding, and
 those of the embedding about a cut of the input. Cuts of one kind agree because they see the same points, also where the
-training has made up its clusters; they count little. That needs no labels at all.
+training has made up its clusters; they count little. That needs no labels at all. Where there is room for new clusters,
+a third thing counts: whether rows are among the new or the known ones as trees expect (:mod:`diffclust.novelty`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffclust import confidence
-from diffclust.cuts import logistic_regression
+from diffclust.cuts import CLASSIFIERS, logistic_regression
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
@@ -28,6 +29,7 @@ LABELS_A_CLASS = 2  # in the mean: with fewer hidden ones say nothing
 MOST_POINTS = 20_000  # of which cuts are compared
 N_SPLITS = 3
 AGREEMENT_WEIGHT = 0.5  # of the agreement of cuts beside what hidden labels say
+NOVELTY_WEIGHT = 0.5  # of how well new rows are told from known ones
 OWN_KIND = 0.1  # of it with cuts of the same kind, of the embedding or of the input
 PRIOR_ROWS = 50  # hidden rows that count as much as what is expected without them
 WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
@@ -35,14 +37,14 @@ WORTH_A_FORK = 300  # points whose cuts take longer than to start a process
 Labels = NDArray[np.int64]
 OF_INPUT = " of the input"  # ends the names of cuts that look at the input instead of the embedding
 VOTE = "vote"  # of all cuts and of classifiers (:mod:`diffclust.votes`)
-NOT_ASKED = ("classifier", "trees", "support vectors", VOTE)
+NOT_ASKED = ("classifier", *CLASSIFIERS, VOTE)  # how names of cuts begin that others are not compared with
 # (embedding (n, d), knowledge, n_clusters) -> partitions (n,) by the names of their cuts
 CutAll = Callable[[NDArray[Any], Knowledge, int], dict[str, Labels]]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was found out.
+    """Which cut was chosen and why, and how sure its clusters are.
 
     Attributes:
         cut: the cut that was chosen.
@@ -50,6 +52,8 @@ class Evidence:
             one labelled class, how many more of the hidden rows than of all others are in its cluster.
         agreement: of each cut of the embedding, the mean adjusted Rand index with cuts of the input, and the other way
             round; with those of its own kind for a tenth, or alone where there are no others. Empty if one was given.
+        novelty: of each cut, the share of rows without a label that it puts among new or known clusters where trees
+            expect them (:mod:`diffclust.novelty`), each row by its odds. Empty where these were not asked.
         new_classes: the mean adjusted Rand index of the chosen cut over hidden rows alone; None where no class was
             hidden.
         share_right: of the rows without a label, how many are expected to be in the right cluster; None if a cut was
@@ -62,11 +66,14 @@ class Evidence:
         interval: the numbers of clusters between which the true one probably is.
         hidden_chances: (n, classes) how likely each class is for a row whose label was hidden; NaN for other rows. None
             if no labels were hidden.
+        log_odds_new: (n,) the logarithm of the odds that a row is of no labelled class, by trees; None if these were
+            not asked.
     """
 
     cut: str
     scores: Mapping[str, float] = field(default_factory=dict)
     agreement: Mapping[str, float] = field(default_factory=dict)
+    novelty: Mapping[str, float] = field(default_factory=dict)
     new_classes: float | None = None
     share_right: float | None = None
     n_hidden: int = 0
@@ -75,6 +82,7 @@ class Evidence:
     expected_clusters: float | None = None
     interval: tuple[int, int] | None = None
     hidden_chances: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
+    log_odds_new: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +115,11 @@ def hide_labels(knowledge: Knowledge, n_clusters: int | None, seed: int) -> list
 
 
 def choose_cut(
-    partitions: Mapping[str, Labels], splits: list[Split], of_splits: list[dict[str, Labels]], labels: Labels
+    partitions: Mapping[str, Labels],
+    splits: list[Split],
+    of_splits: list[dict[str, Labels]],
+    labels: Labels,
+    log_odds_new: NDArray[np.float64] | None = None,
 ) -> Evidence:
     """The cut that hidden labels and the other cuts speak for, and how sure its clusters are.
 
@@ -117,6 +129,7 @@ def choose_cut(
         splits: trained without some labels; may be empty.
         of_splits: such partitions of each split.
         labels: (n,) all labels, -1 unknown.
+        log_odds_new: (n,) the logarithm of the odds that a row is of no labelled class, if something says so.
     """
     from sklearn.metrics import adjusted_rand_score
 
@@ -128,7 +141,14 @@ def choose_cut(
         for name in (names if splits else ())
     }
     agreement = agreements(partitions)
-    chosen = max(names, key=lambda name: (name == VOTE, scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name]))
+    novelty = (
+        {} if log_odds_new is None else {name: _told_apart(partitions[name], labels, log_odds_new) for name in names}
+    )
+
+    def merit(name: str) -> float:
+        return scores.get(name, 0.0) + AGREEMENT_WEIGHT * agreement[name] + NOVELTY_WEIGHT * novelty.get(name, 0.0)
+
+    chosen = max(names, key=lambda name: (name == VOTE, merit(name)))
     share_right, n_hidden = _share_right(
         chosen, partitions, splits, of_splits, labels, agreement[chosen], scores.get(chosen)
     )
@@ -142,12 +162,14 @@ def choose_cut(
         cut=chosen,
         scores=scores,
         agreement=agreement,
+        novelty=novelty,
         new_classes=float(np.mean(hidden_scores)) if hidden_scores else None,
         share_right=share_right,
         n_hidden=n_hidden,
         hidden_chances=mean_chances([hidden_chances(each.embedding, each.known.labels, labels) for each in splits])
         if splits
         else None,
+        log_odds_new=log_odds_new,
     )
 
 
@@ -175,7 +197,7 @@ def agreements(partitions: Mapping[str, Labels]) -> dict[str, float]:
 
 
 def is_asked(name: str) -> bool:
-    """Whether a cut is asked about others. A classifier is not: with few labels it agrees with nothing."""
+    """Whether other cuts are compared with this one. With few labels a classifier agrees with nothing."""
     return not name.startswith(NOT_ASKED)
 
 
@@ -194,6 +216,13 @@ def _lift_of_class(clusters: Labels, split: Split, labels: Labels) -> float:
     told = split.known.labels >= 0
     inside = clusters == clusters[told][0]
     return float(inside[(labels >= 0) & ~told].mean() - inside[labels < 0].mean()) if (labels < 0).any() else 0.0
+
+
+def _told_apart(clusters: Labels, labels: Labels, log_odds_new: NDArray[np.float64]) -> float:
+    """The mean probability, over rows without a label, that a row is new if its cluster is, and else that it is not."""
+    labelled = labels >= 0
+    known = np.isin(clusters, clusters[labelled])
+    return float((1 / (1 + np.exp(np.where(known, log_odds_new, -log_odds_new)[~labelled]))).mean())
 
 
 def _share_right(

@@ -10,26 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffclust import validation
 from diffclust._typing import Array, Integers
 from diffclust.bindings import backend_of
-from diffclust.constraints import Constraints, all_apart
+from diffclust.constraints import Constraints
 from diffclust.frameworks import is_integer, to_numpy
+from diffclust.groups import all_apart
 from diffclust.noise import Draws
 from diffclust.solvers import Request, solver_for
-from diffclust.validation import (
-    check_choice,
-    check_constraints,
-    check_count,
-    check_edges,
-    check_flag,
-    check_groups,
-    check_hard,
-    check_neighbors,
-    check_points,
-    check_similarity,
-    place_soft,
-    prepare,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +78,8 @@ def spanning_forest(
         >>> spanning_forest(-np.abs(points - points.T), n_clusters=2).labels.tolist()
         [0, 0, 1, 1]
     """
-    check_flag("must_link_first", must_link_first)
-    problem = prepare(similarity, n_clusters, constraints)
+    validation.check_flag("must_link_first", must_link_first)
+    problem = validation.prepare(similarity, n_clusters, constraints)
     request = problem.request(
         Draws(), must_link_first=must_link_first, free=False, if_infeasible="raise", detail="forests"
     )
@@ -143,12 +131,12 @@ class Hierarchy:
             >>> [hierarchy.labels(k).tolist() for k in (1, 2, 3)]
             [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 2]]
         """
-        matrix = check_similarity(to_numpy(similarity, "similarity"))
+        matrix = validation.check_similarity(to_numpy(similarity, "similarity"))
         if matrix.ndim != 2:
             raise ValueError(f"A hierarchy is of one problem: similarity must have shape (n, n), got {matrix.shape}.")
-        known = check_constraints(constraints, len(matrix), ())
+        known = validation.check_constraints(constraints, len(matrix), ())
         if known is not None and known.soft is not None:
-            matrix = matrix + place_soft(known, matrix)
+            matrix = matrix + validation.place_soft(known, matrix)
             known = replace(known, soft=None)
         relation = None if known is None or known.relation is None else known.relation[None]
         # Where constraints forbid one cluster, the greedy goes on until nothing can be joined.
@@ -209,13 +197,13 @@ class Hierarchy:
         from diffclust.solvers import points as solvers
         from diffclust.solvers.points.metrics import METRICS
 
-        check_choice("metric", metric, METRICS)
-        check_choice("algorithm", algorithm, solvers.ALGORITHMS)
-        check_flag("progress", progress)
-        x = check_points(x)
+        validation.check_choice("metric", metric, METRICS)
+        validation.check_choice("algorithm", algorithm, solvers.ALGORITHMS)
+        validation.check_flag("progress", progress)
+        x = validation.check_points(x)
         for number in (n_neighbors, reachability):
             if number is not None:
-                check_neighbors(number, len(x))
+                validation.check_neighbors(number, len(x))
         if None not in (n_neighbors, reachability):
             raise ValueError("reachability needs the exact tree: it does not go with n_neighbors.")
         return cls(len(x), *solvers.spanning_tree(x, metric, n_neighbors, reachability, algorithm, progress))
@@ -253,9 +241,9 @@ class Hierarchy:
         from diffclust.solvers.edges import by_similarity, maximum_spanning_tree
         from diffclust.solvers.tree import constrain
 
-        pairs, strength = check_edges(edges, weights, n_points)
-        known = check_constraints(constraints, n_points, ())
-        check_hard(known, "Hierarchy.from_edges")
+        pairs, strength = validation.check_edges(edges, weights, n_points)
+        known = validation.check_constraints(constraints, n_points, ())
+        validation.check_hard(known, "Hierarchy.from_edges")
         if known is None or all_apart(known.groups()[1]):
             tree = maximum_spanning_tree(pairs, strength, n_points)
             free = cls(n_points, pairs[tree], strength[tree])
@@ -283,7 +271,7 @@ class Hierarchy:
         """
         from diffclust.solvers.tree import number_trees
 
-        n_clusters = check_count("n_clusters", n_clusters, self.n_points)
+        n_clusters = validation.check_count("n_clusters", n_clusters, self.n_points)
         lowest, highest = self.feasible_clusters(min_cluster_size)
         if not lowest <= n_clusters <= highest:
             guard = f" with min_cluster_size={min_cluster_size}" if min_cluster_size > 1 else ""
@@ -387,7 +375,7 @@ class Hierarchy:
 
     def guarded_cuts(self, min_cluster_size: int) -> NDArray[np.int64]:
         """Positions in ``edges`` of all cuts that leave ``min_cluster_size`` points on both sides, weakest first."""
-        min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
+        min_cluster_size = validation.check_count("min_cluster_size", min_cluster_size, self.n_points)
         if min_cluster_size == 1:
             return np.arange(len(self.edges) - 1, self.n_fixed - 1, -1)
         if min_cluster_size not in self._cuts:
@@ -431,20 +419,20 @@ class Hierarchy:
             >>> [h.constrained(known, size).labels(2).tolist() for size in (1, 2)]
             [[0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
         """
-        known = check_constraints(constraints, self.n_points, ())
+        known = validation.check_constraints(constraints, self.n_points, ())
         if known is None:
             raise TypeError("constraints must be a Constraints object, got None.")
-        check_hard(known, "Hierarchy.constrained")
+        validation.check_hard(known, "Hierarchy.constrained")
         return self.joined(*known.groups(), min_cluster_size)
 
     def joined(self, group: NDArray[np.int64], apart: NDArray[np.bool_], min_cluster_size: int = 1) -> Hierarchy:
         """:meth:`constrained` by :meth:`Constraints.groups`, for which no matrix of all points is needed."""
         from diffclust.solvers.tree import constrain, separate
 
-        group, apart = check_groups(group, apart, self.n_points)
+        group, apart = validation.check_groups(group, apart, self.n_points)
         if self.n_fixed:
             raise ValueError("This hierarchy is constrained already. Join the constraints and start from the free one.")
-        min_cluster_size = check_count("min_cluster_size", min_cluster_size, self.n_points)
+        min_cluster_size = validation.check_count("min_cluster_size", min_cluster_size, self.n_points)
         plain = self._glued(group, constrain(self.edges, group, apart.copy()))
         if min_cluster_size == 1 or not all_apart(apart) or len(apart) == 0:
             return plain

@@ -13,17 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.constraints import (
-    Constraints,
-    all_apart,
-    bound_of_groups,
-    check_pairs,
-    check_weights,
-    consistent,
-    find_chain,
-    join_knowledge,
-)
+from diffclust.constraints import Constraints, check_weights
 from diffclust.frameworks import fill_unknown, to_numpy
+from diffclust.groups import all_apart, bound_of_groups, check_pairs, consistent, find_chain, join_knowledge
 
 Pairs = Iterable[tuple[int, int]] | NDArray[Any] | None
 Weights = float | str | Iterable[float] | NDArray[Any] | None
@@ -173,7 +165,7 @@ class Knowledge:
         )
 
     def forget(self, rows: Any) -> Knowledge:
-        """The same without the labels of some rows, given by their numbers or by a mask. Pairs stay."""
+        """This knowledge without the labels of some rows, given by their numbers or by a mask. Pairs stay."""
         labels = self.labels.copy()
         labels[rows] = -1
         weights = dict(zip(WEIGHTS, self.weights, strict=True)) if self.is_soft else {}

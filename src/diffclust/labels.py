@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +14,25 @@ from diffclust.frameworks import framework_of, to_numpy
 
 ADVICE = "Give the classes of some points as integers from 0 or as names, and -1 where unknown."
 # Texts that stand for an unknown label or a missing number, in lower case.
-UNKNOWN_NAMES = frozenset(("", "-1", "-1.0", "nan", "nat", "none", "null", "na", "n/a", "#n/a", "<na>", "?")) | {
-    "unknown",
-    "unlabelled",
-    "unlabeled",
-}
+UNKNOWN_NAMES = frozenset(
+    (
+        "",
+        "-1",
+        "-1.0",
+        "nan",
+        "nat",
+        "none",
+        "null",
+        "na",
+        "n/a",
+        "#n/a",
+        "<na>",
+        "?",
+        "unknown",
+        "unlabelled",
+        "unlabeled",
+    )
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +59,7 @@ class ClassLabels:
         """
         number = np.cumsum(held < 0)
         if self.classes.dtype.kind in "OU":
-            taken = set(self.classes)
-            free = (name for name in (f"new {i}" for i in range(1, len(held) + len(taken) + 1)) if name not in taken)
+            free = new_names(self.classes)
             new = np.array([next(free) for _ in range(int(number[-1]))], self.classes.dtype.kind)
             names = np.empty(len(held), np.result_type(self.classes, new))
             names[held < 0] = new
@@ -52,6 +67,12 @@ class ClassLabels:
             names = int(self.classes.max(initial=-1)) + number
         names[held >= 0] = self.classes[held[held >= 0]]
         return names
+
+
+def new_names(taken: Iterable[str]) -> Iterator[str]:
+    """The names "new 1", "new 2", ... of clusters without a label, but for those that are taken."""
+    others = set(taken)
+    return (name for i in itertools.count(1) if (name := f"new {i}") not in others)
 
 
 def parse_labels(y: Any, n_points: int) -> ClassLabels:
@@ -82,7 +103,7 @@ def parse_labels(y: Any, n_points: int) -> ClassLabels:
     known = np.ones(n_points, bool) if masked is None else ~masked
     if values.dtype.kind == "O":
         values = _decoded(values)
-        known &= np.array([not _is_missing(value) for value in values], bool)
+        known &= np.array([not (is_missing(value) or _is_negative(value)) for value in values], bool)
         values = _of_one_kind(values, known)
     if values.dtype.kind == "S":
         values = _decoded(values.astype(object)).astype(str)
@@ -118,13 +139,13 @@ def _decoded(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _is_missing(value: Any) -> bool:
-    """None, nan, NaT and pandas.NA, which is not equal to itself without saying so, and negative numbers."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        return bool(value != value or value < 0)
-    return False
+def is_missing(value: Any) -> bool:
+    """Whether this is None, nan, NaT, or pandas.NA, which does not say whether it is equal to itself."""
+    return value is None or type(value).__name__ == "NAType" or (np.ndim(value) == 0 and bool(value != value))
+
+
+def _is_negative(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(value < 0)
 
 
 def _of_one_kind(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from diffclust._typing import Array
 from diffclust.frameworks import to_numpy
+from diffclust.labels import is_missing
 
 
 def _check_labels(labels_true: Array, labels_pred: Array) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -22,7 +23,7 @@ def _check_labels(labels_true: Array, labels_pred: Array) -> tuple[NDArray[Any],
         raise ValueError("labels are empty: at least one point is needed.")
     for name, labels in (("labels_true", true), ("labels_pred", pred)):
         if labels.dtype.kind == "O":
-            missing = np.array([_is_missing(label) for label in labels])
+            missing = np.array([is_missing(label) for label in labels])
         else:
             missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(1, bool)
         if missing.any():
@@ -31,11 +32,6 @@ def _check_labels(labels_true: Array, labels_pred: Array) -> tuple[NDArray[Any],
                 "others a label of their own."
             )
     return true, pred
-
-
-def _is_missing(label: Any) -> bool:
-    """None, nan, and pandas.NA, which does not say whether it is equal to itself."""
-    return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
 def connectivity_error(labels_true: Array, labels_pred: Array) -> float:

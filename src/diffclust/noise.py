@@ -23,12 +23,13 @@ Any other noise is made by NumPy, one draw after the other, and solved on the ho
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffclust.frameworks import check_at_least, framework_of
+from diffclust.frameworks import check_at_least, framework_of, is_captured
 
 __all__ = ["Gumbel", "Noise", "Normal", "sample"]
 
@@ -334,6 +335,22 @@ def check_integer(name: str, value: Any) -> int:
     if not -(2**63) <= int(value) < 2**64:
         raise ValueError(f"{name} must fit into 64 bits, got {value}. Pass an int from 0 to 2**64 - 1.")
     return int(value)
+
+
+def draw_seed(like: Any, plain: bool = True) -> Any:
+    """A seed from torch's global generator for a tensor, else from NumPy's.
+
+    Returns:
+        An integer. Where something traces (not ``plain``) or a CUDA graph is captured, it is a tensor from the device's
+        generator, drawn anew in each run.
+    """
+    if framework_of(like) != "torch":
+        # The legacy generator is the global one: np.random.seed makes runs repeatable.
+        return np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
+    randint = sys.modules["torch"].randint
+    if plain and not is_captured(like):
+        return int(randint(0, 2**63 - 1, ()))
+    return randint(0, 2**63 - 1, (), device=like.device)
 
 
 def split_seed(seed: int) -> tuple[np.uint64, np.uint64]:

@@ -37,7 +37,7 @@ _shown: dict[Any, Any] = {}  # which warnings of forks were shown, as modules ha
 
 
 @contextmanager
-def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Callable[[], list[R]]]:
+def beside(tasks: Sequence[Callable[[], R]], when: bool = True) -> Iterator[Callable[[], list[R]]]:
     """Starts tasks in forks of this process, as many as there are cores besides the one that this process keeps.
 
     A fork takes the next task until none is left. So does this process once it asks for the results, by the function
@@ -45,18 +45,18 @@ def beside(tasks: Sequence[Callable[[], R]], if_: bool = True) -> Iterator[Calla
     forks or without, so results do not depend on the number of cores. Results are pickled, and a task draws no random
     numbers but from generators that it seeds.
 
-    ``if_=False`` starts nothing, because the tasks are too small, or too large for one thread. They are done with the
+    ``when=False`` starts nothing, because the tasks are too small, or too large for one thread. They are done with the
     threads that they find.
 
     >>> with beside([lambda: 1, lambda: 2]) as results:
     ...     results()
     [1, 2]
     """
-    reason = "the tasks are not for processes" if not if_ else why_not() if tasks else "there are no tasks"
+    reason = "the tasks are not for processes" if not when else why_not() if tasks else "there are no tasks"
     n_forks = 0 if reason else min(len(tasks), allowed_threads() - 1, _how_many_fit())
     if reason:
         LOG.debug("No processes: %s.", reason)
-    shared = _Shared(tasks, if_)
+    shared = _Shared(tasks, when)
     with shared.stack:
         if n_forks:
             shared.stack.enter_context(at_most_threads(allowed_threads() - n_forks))

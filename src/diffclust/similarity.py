@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from typing import Any
 
@@ -183,6 +184,15 @@ def _mutual_reachability(similarity: Array, n_neighbors: int) -> Array:
     core = take_last(sort(xp.where(diagonal, -float("inf"), similarity)), n - n_neighbors)
     reach = xp.minimum(similarity, xp.minimum(core[..., :, None], core[..., None, :]))
     return xp.where(diagonal, similarity, reach)
+
+
+def kernels_for(x: Array) -> Any:
+    """Of a tensor of points, the module with Triton's kernels for their standardised distances; None without such."""
+    if not x.is_cuda or "float32" not in str(x.dtype) or not 0 < math.prod(x.shape[:-2]) < 2**16:
+        return None  # squares of float64 distances may overflow or vanish in sums of float64
+    from diffclust.solvers.cuda import similarity
+
+    return similarity if x.shape[-2] <= similarity.LARGEST else None
 
 
 def _tiny(x: Array) -> float:

@@ -131,8 +131,7 @@ def _state_of(model: Any) -> _State:
     return _State(model.embeddings, "euclidean", model.clusters, model.names, model.confidence, known, closed)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Rows
+# ----------------------------------------------------------------------------------------------------------------- Rows
 
 
 def _ask_rows(state: _State, n: int) -> list[RowQuestion]:
@@ -235,8 +234,7 @@ def _rivals(state: _State) -> Ints:
     return np.where(shares.max(1) > 0, shares.argmax(1), -1)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Pairs
+# ---------------------------------------------------------------------------------------------------------------- Pairs
 
 
 def _ask_pairs(state: _State, n: int) -> list[PairQuestion]:

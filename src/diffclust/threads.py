@@ -70,9 +70,9 @@ _STATE = _OneThreadState()
 
 
 @contextmanager
-def one_thread(if_: bool = True) -> Iterator[None]:
+def one_thread(when: bool = True) -> Iterator[None]:
     """Torch, and the OpenMP and BLAS libraries that are loaded, in one thread; restored afterwards."""
-    if not if_:
+    if not when:
         yield
         return
     from threadpoolctl import ThreadpoolController

@@ -27,25 +27,25 @@ from diffclust.frameworks import (
     smaller,
     to_numpy,
 )
-from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise
+from diffclust.noise import Draws, Noise, as_noise, check_integer, check_noise, draw_seed
 from diffclust.solvers.base import Request
 from diffclust.solvers.checks import check_bounds, check_feasible, symmetrise
 
 
 class Problem(NamedTuple):
-    """Independent problems on n points, as they were given, and as a solver's request, flattened to ``problems``.
+    """Independent problems on n points. All but the similarity is flattened to ``problems``.
 
     Attributes:
         given: (*batch_shape, n, n) similarity, float32 or float64.
         k: number of clusters, an int for all problems, or integers (problems,).
-        given_labels: (*batch_shape, n) integers, or None.
-        given_relation: (*batch_shape, n, n) int8, or None.
+        labels: (problems, n) integers, or None.
+        relation: (problems, n, n) int8, or None.
     """
 
     given: Array
     k: Integers
-    given_labels: Array = None
-    given_relation: Array = None
+    labels: Array = None
+    relation: Array = None
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -61,18 +61,6 @@ class Problem(NamedTuple):
     def n_points(self) -> int:
         """Number of points; while torch traces, it may be symbolic."""
         return self.given.shape[-1]
-
-    @property
-    def labels(self) -> Array:
-        """(problems, n) integers, or None."""
-        return None if self.given_labels is None else self.given_labels.reshape(self.n_problems, self.n_points)
-
-    @property
-    def relation(self) -> Array:
-        """(problems, n, n) int8, or None."""
-        if self.given_relation is None:
-            return None
-        return self.given_relation.reshape(self.n_problems, self.n_points, self.n_points)
 
     @property
     def n_clusters(self) -> Array:
@@ -222,9 +210,7 @@ def check_draws(
     if antithetic and n_draws % 2:
         raise ValueError(f"antithetic draws come in pairs: n_draws must be even, got {n_draws}.")
     if framework_of(similarity) == "numpy":
-        if seed is None:
-            # The legacy generator is the global one: np.random.seed makes runs repeatable.
-            seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
+        seed = draw_seed(None) if seed is None else seed
         seed, first_draw = check_integer("seed", seed), check_integer("first_draw", first_draw)
     return Draws(seed, first_draw, n_draws, float(epsilon), noise, bool(antithetic))
 
@@ -368,10 +354,13 @@ def prepare(
         return Problem(array, k)
     if known.soft is not None:
         array = array + place_soft(known, array)
+    problem = Problem(array, k)
     if known.relation is None:
-        problem = Problem(array, k, _place(_short(known.labels, array), array, (*batch_shape, n)))
+        labels = _place(_short(known.labels, array), array, (*batch_shape, n))
+        problem = problem._replace(labels=labels.reshape(problem.n_problems, n))
     else:
-        problem = Problem(array, k, None, _place(known.relation, array, (*batch_shape, n, n)))
+        relation = _place(known.relation, array, (*batch_shape, n, n))
+        problem = problem._replace(relation=relation.reshape(problem.n_problems, n, n))
     if not clamp and on_host:
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
     elif (

@@ -9,49 +9,18 @@ embedding count less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diffclust.cuts import are_classes, by_first_row, predict_classes
+from diffclust.cuts import are_classes, by_first_row
 from diffclust.evidence import OF_INPUT, Labels, Split, agreements
 from diffclust.knowledge import Knowledge
 
-N_TREES = 100
-MOST_SUPPORT = 3000  # labelled rows that support vectors are sought among; the time grows with their square
-PENALTY = 10.0  # of a support vector machine, for labelled rows on the wrong side
 AGREEMENT_ROWS = 6  # hidden rows that count as much as the agreement of a cut with others
 SHARPNESS = 4  # power of the logarithm of the odds that is the weight of a vote
 CATEGORIES_WEIGHT = 1 / 3  # of cuts of the embedding where columns are categories: few labels mislead all alike
 SUREST = 0.98  # share of right rows above which a vote counts no more
-
-
-def trees(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
-    """Clusters (n,) from 0 by extremely randomised trees: for columns of many kinds, and many that say nothing."""
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    return predict_classes(ExtraTreesClassifier(N_TREES, random_state=0).fit, columns, knowledge)
-
-
-def support_vectors(columns: NDArray[Any], knowledge: Knowledge) -> Labels:
-    """Clusters (n,) from 0 by a support vector machine: for classes with a curved border between them.
-
-    Raises:
-        ValueError: there are more labelled rows than it can handle in a reasonable time.
-    """
-    from sklearn.svm import SVC
-
-    if (n_labels := int((knowledge.labels >= 0).sum())) > MOST_SUPPORT:
-        raise ValueError(f"support vectors are sought among at most {MOST_SUPPORT} labelled rows, got {n_labels}.")
-    return predict_classes(SVC(C=PENALTY).fit, columns, knowledge)
-
-
-CLASSIFIERS: dict[str, Callable[[NDArray[Any], Knowledge], Labels]] = {
-    "trees": trees,
-    "support vectors": support_vectors,
-}
 
 
 def can_vote(knowledge: Knowledge, n_clusters: int) -> bool:

@@ -11,22 +11,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from diffclust.frameworks import is_traced, to_numpy
 from diffclust.gradients import score_weights, value_gradient
-from diffclust.noise import check_integer
-from diffclust.solvers import Answer, Request, solver_for, xla
-from diffclust.solvers.checks import check_bounds, check_feasible, check_reached, symmetrise
-from diffclust.solvers.xla import Array, adjacency_counts, connectivity_products, jax, jnp
+from diffclust.noise import check_integer, draw_seed
+from diffclust.solvers import Answer, Request, solver_for
+from diffclust.solvers.checks import check_answer, check_request
+from diffclust.solvers.xla import Array, jax, jnp, sums
 from diffclust.solvers.xla.calls import Arrays, as_words, join, split, varying
 from diffclust.solvers.xla.choice import fastest
+from diffclust.solvers.xla.sums import adjacency_counts, connectivity_products
 
 __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "value"]
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Solvers under transformations
+# ---------------------------------------------------------------------------------------- Solvers under transformations
 
 
 def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +85,7 @@ def _solver(settings: Request) -> Callable[[Arrays], Answer]:
 @functools.cache
 def _score_gradient(settings: Request, of_connectivity: bool) -> Callable[[Arrays, Array, Array], Array]:
     """The gradient of soft adjacency or connectivity from their cotangent and the draws' edges or trees."""
-    products = connectivity_products if of_connectivity else xla.adjacency_products
+    products = connectivity_products if of_connectivity else sums.adjacency_products
 
     def gradient(arrays: Arrays, cotangent: Array, forests: Array) -> Array:
         draws = join(settings, arrays).draws
@@ -98,35 +95,15 @@ def _score_gradient(settings: Request, of_connectivity: bool) -> Callable[[Array
     return _fold(jax.jit(gradient))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Bad values
-
-
-def _check_values(settings: Request, arrays: Arrays) -> None:
-    """The errors of the other frameworks, as far as values can be read; a loss looks only where it need not wait."""
-    similarity, strict = arrays.similarity, settings.if_infeasible == "raise"
-    if not is_traced(similarity) and (strict or similarity.devices().pop().platform == "cpu"):
-        symmetrise(to_numpy(similarity))
-    if strict and not any(is_traced(a) for a in (arrays.n_clusters, arrays.labels, arrays.relation)):
-        clusters = to_numpy(arrays.n_clusters)
-        if clusters.size:
-            check_bounds(int(clusters.min()), int(clusters.max()), similarity.shape[-1])
-        if arrays.labels is not None or arrays.relation is not None:
-            check_feasible(clusters, arrays.labels, arrays.relation)
-
-
 def _solve(settings: Request, arrays: Arrays) -> Answer:
-    _check_values(settings, arrays)
+    request = join(settings, arrays)
+    check_request(request)
     answer = _solver(settings)(arrays)
-    if settings.if_infeasible == "raise" and not any(is_traced(a) for a in (answer.mean, arrays.n_clusters)):
-        whole, n_points = ~np.isnan(to_numpy(answer.mean)), arrays.similarity.shape[-1]
-        constrained = arrays.labels is not None or arrays.relation is not None
-        check_reached(to_numpy(answer.n_edges)[whole, -1], to_numpy(arrays.n_clusters)[whole], n_points, constrained)
+    check_answer(request, answer)
     return answer
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Expectations, differentiable in the similarity
+# ----------------------------------------------------------------------- Expectations, differentiable in the similarity
 
 
 def _only(gradient: Array) -> tuple[Arrays]:
@@ -155,7 +132,7 @@ def _soft_forest(settings: Request, of_connectivity: bool, arrays: Arrays) -> tu
     answer = _solve(settings, arrays)
     if of_connectivity:
         forests = answer.labels[:, 0]
-        mean = xla.connectivity_counts(forests).astype(arrays.similarity.dtype) / settings.draws.n_draws
+        mean = sums.connectivity_counts(forests).astype(arrays.similarity.dtype) / settings.draws.n_draws
     else:
         forests, mean = answer.edges[:, 0], answer.adjacency
     return jnp.where(jnp.isnan(answer.mean)[:, None, None], jnp.nan, mean), forests
@@ -180,8 +157,7 @@ def _soft_backward(
 
 soft_forest.defvjp(_soft_forward, _soft_backward)
 
-# ------------------------------------------------------------------------------------------------------------------
-# The binding
+# ---------------------------------------------------------------------------------------------------------- The binding
 
 
 def _seed_words(seed: Any) -> Any:
@@ -192,7 +168,7 @@ def _seed_words(seed: Any) -> Any:
             raise ValueError(
                 "seed=None inside jit would draw once, when compiled. Pass an integer or a JAX key as seed."
             )
-        seed = np.random.randint(0, 2**63 - 1, dtype=np.int64)  # noqa: NPY002
+        seed = draw_seed(None)
     if not isinstance(seed, Array):
         return as_words(check_integer("seed", seed))
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from diffclust.solvers import Answer, Request, solver_for
-from diffclust.solvers.cpu import adjacency_counts, connectivity_counts, connectivity_products
+from diffclust.solvers.cpu.sums import adjacency_counts, connectivity_counts, connectivity_products
 
 __all__ = ["adjacency", "adjacency_counts", "connectivity", "connectivity_products", "value"]
 

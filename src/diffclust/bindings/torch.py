@@ -14,30 +14,25 @@ import torch
 from torch import Tensor
 
 from diffclust.bindings.torch_operators import Operator, define, is_plain, once_differentiable
-from diffclust.frameworks import is_captured
 from diffclust.gradients import score_weights, value_gradient
-from diffclust.noise import Draws, check_integer
-from diffclust.solvers import Answer, Request, solver_for
-from diffclust.solvers.checks import check_feasible
+from diffclust.noise import Draws, check_integer, draw_seed
+from diffclust.solvers import Answer, Request, solver_for, sums_for
+from diffclust.solvers.checks import check_request
 
 
 def _solve(request: Request) -> Answer:
-    if request.if_infeasible == "raise" and request.is_constrained and not is_captured(request.similarity):
-        check_feasible(request.n_clusters, request.labels, request.relation)
+    check_request(request)
     return solver_for(request.similarity, request.draws.noise).solve(request)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Sums over draws, see ``solvers.base.Solver``
+# -------------------------------------------------------------------------------- Sums over draws, see ``solvers.base``
 
 
 def _over_draws(name: str, arguments: str, fake: Callable[..., Tensor]) -> Any:
-    """The operator of that name, by the solver of its first argument."""
-
-    def function(first: Tensor, *others: Any) -> Tensor:
-        return getattr(solver_for(first), name)(first, *others)
-
-    return define(name, arguments, "Tensor", function, fake)
+    """The operator of that name, where its first argument is."""
+    return define(
+        name, arguments, "Tensor", lambda first, *others: getattr(sums_for(first), name)(first, *others), fake
+    )
 
 
 adjacency_counts = _over_draws(
@@ -71,8 +66,7 @@ def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
     return _noise_sum(weights, n, draws.seed, draws.first, draws.noise, draws.antithetic)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Values: ∇F = A, and the forests of the forward pass are the gradient
+# ------------------------------------------------- Values: ∇F = A, and the forests of the forward pass are the gradient
 
 
 def _value(request: Request) -> tuple[Tensor | None, ...]:
@@ -109,8 +103,7 @@ expected_value = Operator(
 )
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Soft adjacency and connectivity, differentiated by the score of the noise, which is made again
+# ----------------------- Soft adjacency and connectivity, differentiated by the score of the noise, which is made again
 
 
 def soft_adjacency(request: Request) -> tuple[Tensor, Tensor]:
@@ -123,7 +116,7 @@ def soft_connectivity(request: Request) -> tuple[Tensor, Tensor]:
     """Share of draws with each pair in one tree (problems, n, n), and the trees (problems, draws, n)."""
     answer = _solve(request._replace(detail="forests"))
     trees, dtype = answer.labels[:, 0].contiguous(), request.similarity.dtype
-    counts = solver_for(trees).connectivity_counts(trees)
+    counts = sums_for(trees).connectivity_counts(trees)
     return _nan_where_broken(counts.to(dtype) / request.draws.n_draws, answer), trees
 
 
@@ -155,42 +148,34 @@ expected_adjacency = _soft("expected_adjacency", soft_adjacency, adjacency_produ
 expected_connectivity = _soft("expected_connectivity", soft_connectivity, connectivity_products, lambda n: (n,))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The binding
+# ---------------------------------------------------------------------------------------------------------- The binding
 
 
 def value(given: Tensor, request: Request) -> tuple[Tensor, Answer]:
     """Mean value (...) of similarity (..., n, n), or the mean gap of two solves, differentiable; and the answer."""
     plain = is_plain(given)
     wanted = not plain or (torch.is_grad_enabled() and given.requires_grad)
-    request = request._replace(draws=on_device(request.draws, given.device, plain), adjacency=wanted)
+    request = request._replace(draws=on_device(request.draws, given, plain), adjacency=wanted)
     mean, *others = expected_value(given, request)
     return mean, Answer(mean, *others)
 
 
 def adjacency(given: Tensor, request: Request) -> Tensor:
     """Share of draws with each edge, (..., n, n)."""
-    return expected_adjacency(given, request._replace(draws=on_device(request.draws, given.device)))[0]
+    return expected_adjacency(given, request._replace(draws=on_device(request.draws, given)))[0]
 
 
 def connectivity(given: Tensor, request: Request) -> Tensor:
     """Share of draws with each pair in one tree, (..., n, n)."""
-    return expected_connectivity(given, request._replace(draws=on_device(request.draws, given.device)))[0]
+    return expected_connectivity(given, request._replace(draws=on_device(request.draws, given)))[0]
 
 
-def on_device(draws: Draws, device: torch.device, plain: bool = False) -> Draws:
+def on_device(draws: Draws, given: Tensor, plain: bool = False) -> Draws:
     """Seed and first draw as operators take them, scalar tensors; for a plain call, integers where possible."""
-    seed = _integer("seed", _seed(draws.seed, device, plain), device, plain)
-    return draws._replace(seed=seed, first=_integer("first_draw", draws.first, device, plain))
-
-
-def _seed(seed: Any, device: torch.device, plain: bool) -> Any:
-    """None draws a seed from torch's global generator: the device's where the host may not wait or know."""
-    if seed is not None:
-        return seed
-    if plain and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        return int(torch.randint(0, 2**63 - 1, ()))
-    return torch.randint(0, 2**63 - 1, (), device=device)
+    seed = draw_seed(given, plain) if draws.seed is None else draws.seed
+    return draws._replace(
+        seed=_integer("seed", seed, given.device, plain), first=_integer("first_draw", draws.first, given.device, plain)
+    )
 
 
 def _signed(name: str, value: Any) -> int:

@@ -30,8 +30,7 @@ def is_plain(tensor: Tensor) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Requests as the flat arguments that the schema of an operator can have: packed and unpacked here only
+# ---------------- Requests as the flat arguments that the schema of an operator can have: packed and unpacked here only
 
 REQUEST = (
     "Tensor similarity, Tensor n_clusters, Tensor? labels, Tensor? relation, Tensor seed, Tensor first_draw, "
@@ -59,8 +58,7 @@ def unpack(arguments: tuple[Any, ...]) -> Request:
     return Request._make((*arguments[:4], draws, *arguments[6:11]))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Operators
+# ------------------------------------------------------------------------------------------------------------ Operators
 
 
 def define(name: str, arguments: str, results: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -206,8 +204,7 @@ class _Transformed(torch.autograd.Function):
         return None, *ctx.operator.backward(ctx, *cotangents)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# There are no second derivatives
+# -------------------------------------------------------------------------------------- There are no second derivatives
 
 
 class _OnceDifferentiable(torch.autograd.Function):

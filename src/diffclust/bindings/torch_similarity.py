@@ -1,7 +1,7 @@
 """Embeddings → standardised similarity on torch tensors, with a gradient in 10 operations instead of autograd's 44.
 
 Each of them is a kernel of a training step on a GPU, and the forest loss itself is one to three. There both directions
-are 9 kernels, in place of 31 (``triton_similarity.py``).
+are 9 kernels, in place of 31 (``solvers/cuda/similarity.py``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from diffclust import similarity
 from diffclust.bindings.torch_operators import is_plain
-from diffclust.similarity import (
-    _half_distances,
-    _in_float32,
-    _standardize,
-    negative_squared_distances,
-    standardize,
-)
 from diffclust.validation import check_embeddings
 
 
@@ -35,7 +29,7 @@ def standardized_distances(embeddings: Tensor) -> Tensor:
 
 
 def _by_autograd(embeddings: Tensor) -> Tensor:
-    return standardize(negative_squared_distances(embeddings))
+    return similarity.standardize(similarity.negative_squared_distances(embeddings))
 
 
 class _StandardizedDistances(torch.autograd.Function):
@@ -43,13 +37,13 @@ class _StandardizedDistances(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        if kernels := _kernels_for(embeddings):
+        if kernels := similarity.kernels_for(embeddings):
             x = (embeddings - embeddings.mean(-2, keepdim=True)).contiguous()  # kernels read its rows in turn
             s, scale = kernels.standardize(_multiply(x, x.mT))
         else:
-            x, half = _half_distances(embeddings)
+            x, half = similarity._half_distances(embeddings)
             half.diagonal(0, -2, -1).zero_()
-            s, scale = _standardize(half)
+            s, scale = similarity._standardize(half)
         ctx.save_for_backward(embeddings, x, s, scale)
         return s
 
@@ -61,7 +55,7 @@ class _StandardizedDistances(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: the gradient is to be differentiated
             alias = embeddings.view_as(embeddings)  # whose hooks, if there are any, run once
             return torch.autograd.grad(_by_autograd(alias), alias, cotangent, create_graph=True)[0]
-        if kernels := _kernels_for(embeddings):
+        if kernels := similarity.kernels_for(embeddings):
             return kernels.gradient(cotangent, s, x, scale, _multiply)
         w = cotangent + cotangent.mT
         w -= w.mean((-1, -2), keepdim=True)
@@ -70,17 +64,6 @@ class _StandardizedDistances(torch.autograd.Function):
         return gradient.addcmul_(w.sum(-1, keepdim=True), x, value=-1.0).div_(scale)
 
 
-def _kernels_for(embeddings: Tensor) -> Any:
-    """The module with Triton's kernels, for CUDA tensors that it is made for; else None."""
-    if not embeddings.is_cuda or not 0 < embeddings.shape[:-2].numel() < 2**16:
-        return None
-    if embeddings.dtype != torch.float32:  # squares of float64 distances may overflow or vanish in sums of float64
-        return None
-    from diffclust.bindings import triton_similarity
-
-    return triton_similarity if embeddings.shape[-2] <= triton_similarity.LARGEST else None
-
-
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    with _in_float32(a):
+    with similarity._in_float32(a):
         return a @ b

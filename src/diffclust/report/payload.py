@@ -202,7 +202,12 @@ def _how_made(evidence: Evidence, known: NDArray[np.int64]) -> dict[str, Any]:
     return {
         "cut": evidence.cut,
         "cuts": [
-            {"name": name, "score": evidence.scores.get(name), "agreement": evidence.agreement.get(name)}
+            {
+                "name": name,
+                "score": evidence.scores.get(name),
+                "agreement": evidence.agreement.get(name),
+                "novelty": evidence.novelty.get(name),
+            }
             for name in names
         ],
         "newClasses": evidence.new_classes,

@@ -70,10 +70,7 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> None:
     asked = {"data": settings["data"], "config": _comparable(settings["config"])}
     asked["config"]["validate_every"] = min(asked["config"]["validate_every"], asked["config"]["n_steps"])
     try:
-        trained = {
-            "data": state["data"],
-            "config": _comparable(dict(state["hyper_parameters"]["config"])),
-        }
+        trained = {"data": state["data"], "config": _comparable(dict(state["hyper_parameters"]["config"]))}
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(last, "it has no settings") from error
     for name in asked:
@@ -98,8 +95,7 @@ def _difference(name: str, before: Any, now: Any) -> str:
     return f"{name}={before!r}, now it is {now!r}"
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The lock
+# ------------------------------------------------------------------------------------------------------------- The lock
 
 
 @contextlib.contextmanager
@@ -142,8 +138,7 @@ def _is_same_file(path: Path, descriptor: int) -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The manifest
+# --------------------------------------------------------------------------------------------------------- The manifest
 
 
 def write_manifest(folder: Path) -> None:

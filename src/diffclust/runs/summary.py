@@ -60,6 +60,7 @@ def make_metrics(
         "cut": evidence.cut,
         "cut_scores": dict(evidence.scores),
         "cut_agreement": dict(evidence.agreement),
+        "cut_novelty": dict(evidence.novelty),
         "hidden_classes_ari": evidence.new_classes,
         "n_clusters_scores": {str(k): score for k, score in evidence.candidates.items()},
         "n_clusters_interval": None if evidence.interval is None else list(evidence.interval),

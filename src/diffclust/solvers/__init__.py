@@ -12,23 +12,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 from diffclust.frameworks import device_of, framework_of
 from diffclust.noise import Noise
-from diffclust.solvers.base import Answer, Request, Solver
+from diffclust.solvers.base import Answer, Request, Solver, Sums
 
 if TYPE_CHECKING:  # so that mypy compares every solver with the contract
     from diffclust.solvers import cpu, cuda, reference, sampled, xla
+    from diffclust.solvers.cpu import sums as cpu_sums
     from diffclust.solvers.cpu import tensors
-    from diffclust.solvers.xla import host
+    from diffclust.solvers.cuda import sums as cuda_sums
+    from diffclust.solvers.xla import host, kernels
+    from diffclust.solvers.xla import sums as xla_sums
 
-    _SOLVERS: tuple[Solver, ...] = (reference, cpu, sampled, tensors, cuda, xla, host)
+    _SOLVERS: tuple[Solver, ...] = (reference, cpu, sampled, tensors, cuda, xla, host, kernels)
+    _SUMS: tuple[Sums, ...] = (reference, cpu_sums, tensors, cuda_sums, xla_sums)
 
-__all__ = ["Answer", "Request", "Solver", "solver_for"]
+__all__ = ["Answer", "Request", "Solver", "solver_for", "sums_for"]
 
-TABLE = {
-    ("numpy", "cpu"): "diffclust.solvers.cpu",
-    ("torch", "cpu"): "diffclust.solvers.cpu.tensors",
-    ("torch", "cuda"): "diffclust.solvers.cuda",
-    ("jax", "cpu"): "diffclust.solvers.xla",
-    ("jax", "gpu"): "diffclust.solvers.xla",
+TABLE = {  # framework and device: the solver, and the sums over its draws
+    ("numpy", "cpu"): ("diffclust.solvers.cpu", "diffclust.solvers.cpu.sums"),
+    ("torch", "cpu"): ("diffclust.solvers.cpu.tensors", "diffclust.solvers.cpu.tensors"),
+    ("torch", "cuda"): ("diffclust.solvers.cuda", "diffclust.solvers.cuda.sums"),
+    ("jax", "cpu"): ("diffclust.solvers.xla", "diffclust.solvers.xla.sums"),
+    ("jax", "gpu"): ("diffclust.solvers.xla", "diffclust.solvers.xla.sums"),
 }
 ANY_NOISE = {  # on the host, whatever the device
     "numpy": "diffclust.solvers.sampled",
@@ -56,13 +60,23 @@ def solver_for(array: Any, noise: str | Noise = "normal") -> Solver:
         >>> solver_for([[0.0]]).__name__
         'diffclust.solvers.cpu'
     """
-    if isinstance(noise, str):
-        return _load(framework_of(array), device_of(array))
-    return cast(Solver, importlib.import_module(ANY_NOISE[framework_of(array)]))
+    return cast(Solver, _module(_row(array)[0] if isinstance(noise, str) else ANY_NOISE[framework_of(array)]))
+
+
+def sums_for(array: Any) -> Sums:
+    """The module with the sums over draws for such arrays as this one."""
+    return cast(Sums, _module(_row(array)[1]))
+
+
+_module = functools.cache(importlib.import_module)
+
+
+def _row(array: Any) -> tuple[str, str]:
+    return _find(framework_of(array), device_of(array))
 
 
 @functools.cache  # so that a device without a solver is warned about once
-def _load(framework: str, device: str) -> Solver:
+def _find(framework: str, device: str) -> tuple[str, str]:
     if framework == "torch" and device != "meta" and (framework, device) not in TABLE:
         warnings.warn(
             f"diffclust has no solver for torch tensors on {device}: the CPU solves in its place, and similarities and "
@@ -73,4 +87,4 @@ def _load(framework: str, device: str) -> Solver:
     if (framework, device) not in TABLE:
         supported = ", ".join(f"{f} on {d}" for f, d in TABLE)
         raise TypeError(f"No solver for {framework} arrays on {device}: there are solvers for {supported}.")
-    return cast(Solver, importlib.import_module(TABLE[framework, device]))
+    return TABLE[framework, device]

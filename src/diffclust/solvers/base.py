@@ -1,9 +1,10 @@
 """The contract of a forest solver: what it is asked, what it answers, and which functions it has.
 
-A solver is a module with the functions of :class:`Solver`. It knows arrays and integers only. Everything else is its
-own business: how the similarity is made symmetric, where k is clamped, in which chunks draws are solved, which kernel
-serves which size. ``tests/test_conformance.py`` asks every solver the same questions and compares the answers with
-``reference.py``, edge for edge.
+A solver is a module with the functions of :class:`Solver`. It knows arrays and integers only. Beside it stands a module
+with those of :class:`Sums`, for arrays of the same kind. Everything else is the solver's own business: how the
+similarity is made symmetric, where k is clamped, in which chunks draws are solved, which kernel serves which size.
+``tests/test_conformance.py`` asks every solver the same questions and compares the answers with ``reference.py``, edge
+for edge.
 
 Shapes: ``problems`` independent problems on ``n`` points, ``draws`` perturbations of each, and ``solves`` forests of
 each draw. The solves are (free, constrained), or one of them.
@@ -97,6 +98,18 @@ class Solver(Protocol):
         """Solve all problems and draws."""
         ...
 
+    def noise_sum(self, weights: Array, n: int, draws: Draws) -> Array:
+        """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
+
+        The score is minus the derivative of the log-density (z for normal noise, 1 - exp(-z) for Gumbel noise), and 0
+        on the diagonal. Of ``draws``, ``n_draws`` and ``epsilon`` do not count.
+        """
+        ...
+
+
+class Sums(Protocol):
+    """Sums over the draws of forests that a solver has found, on the arrays of its framework and device."""
+
     def adjacency_counts(self, edges: Array, n: int) -> Array:
         """(problems, n, n) int32 number of draws that have the edge, from edges (problems, solves, draws, n - 1, 2).
 
@@ -114,14 +127,6 @@ class Solver(Protocol):
 
     def connectivity_products(self, cotangent: Array, labels: Array) -> Array:
         """(problems, draws) products ⟨cotangent, M⟩, from (problems, n, n) and labels (problems, draws, n)."""
-        ...
-
-    def noise_sum(self, weights: Array, n: int, draws: Draws) -> Array:
-        """(problems, n, n) sum over draws of weights (problems, draws) times the score of the noise, made again.
-
-        The score is minus the derivative of the log-density (z for normal noise, 1 - exp(-z) for Gumbel noise), and 0
-        on the diagonal. Of ``draws``, ``n_draws`` and ``epsilon`` do not count.
-        """
         ...
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from diffclust._typing import Array, Integers
 from diffclust.constraints import Constraints
-from diffclust.frameworks import framework_of, is_symbolic, to_numpy
-from diffclust.solvers.base import Request
+from diffclust.frameworks import device_of, framework_of, is_captured, is_symbolic, is_traced, to_numpy
+from diffclust.solvers.base import Answer, Request
 
 # How far entries (i, j) and (j, i) may differ, relative to the largest entry: products such as x @ x.T are symmetric
 # only up to rounding, and finite differences move one entry at a time. The mean of the two is used.
@@ -71,6 +71,33 @@ def requested_clusters(request: Request) -> NDArray[Any]:
     if request.if_infeasible == "raise" and n_problems:
         check_bounds(int(clusters.min()), int(clusters.max()), n)
     return clusters
+
+
+def check_request(request: Request) -> None:
+    """The errors that the values of tensors and JAX arrays show, as far as they can be read now.
+
+    Of NumPy arrays, :func:`diffclust.validation.prepare` has found them. Where nothing needs to be an error, as in
+    losses, nothing waits for a device.
+    """
+    similarity, strict = request.similarity, request.if_infeasible == "raise"
+    is_jax = framework_of(similarity) == "jax"  # a compiled program raises nothing
+    if is_jax and not is_traced(similarity) and (strict or device_of(similarity) == "cpu"):
+        symmetrise(to_numpy(similarity))
+    known = request.n_clusters, request.labels, request.relation
+    if not strict or any(map(is_traced, known)) or is_captured(similarity):
+        return
+    if is_jax and request.n_clusters.size:
+        check_bounds(int(request.n_clusters.min()), int(request.n_clusters.max()), similarity.shape[-1])
+    if request.is_constrained:
+        check_feasible(*known)
+
+
+def check_answer(request: Request, answer: Answer) -> None:
+    """The error of a k that JAX's forests do not reach, as far as it can be read."""
+    if request.if_infeasible == "raise" and not any(map(is_traced, (answer.mean, request.n_clusters))):
+        whole = ~np.isnan(to_numpy(answer.mean))
+        n_edges, clusters = to_numpy(answer.n_edges)[whole, -1], to_numpy(request.n_clusters)[whole]
+        check_reached(n_edges, clusters, request.similarity.shape[-1], request.is_constrained)
 
 
 def check_feasible(n_clusters: Integers, labels: Array, relation: Array) -> None:

@@ -90,8 +90,7 @@ def labels_of(n: int, edges: Sequence[Edge]) -> list[int]:
     return [roots.index(min(t)) for t in tree]
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The contract, on NumPy arrays
+# ---------------------------------------------------------------------------------------- The contract, on NumPy arrays
 
 
 def solve(request: Request) -> Answer:
@@ -142,23 +141,23 @@ def _connectivity(labels: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 
 def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_counts`."""
     counts = _adjacency(edges, n).sum(2, dtype=np.int32)
     return counts[:, 0] if edges.shape[1] == 1 else counts[:, 0] - counts[:, 1]
 
 
 def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_counts`."""
     return _connectivity(labels).sum(1, dtype=np.int32)
 
 
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[Any]:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_products`."""
     return (cotangent[:, None] * _adjacency(edges, cotangent.shape[-1])).sum((-1, -2))
 
 
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[Any]:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_products`."""
     return (cotangent[:, None] * _connectivity(labels)).sum((-1, -2))
 
 

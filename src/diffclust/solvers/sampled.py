@@ -15,16 +15,7 @@ from diffclust.noise import Draws, matrices, scores
 from diffclust.solvers import cpu
 from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import symmetrise
-from diffclust.solvers.cpu import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
-
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+from diffclust.solvers.cpu.sums import adjacency_counts
 
 
 def _single(draws: Draws, position: int) -> Draws:

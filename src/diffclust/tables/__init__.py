@@ -9,12 +9,4 @@ from diffclust.tables.known import encode_labels, read_labels, read_pairs
 from diffclust.tables.read import read_pieces, read_table
 from diffclust.tables.table import Table, listed
 
-__all__ = [
-    "Table",
-    "encode_labels",
-    "listed",
-    "read_labels",
-    "read_pairs",
-    "read_pieces",
-    "read_table",
-]
+__all__ = ["Table", "encode_labels", "listed", "read_labels", "read_pairs", "read_pieces", "read_table"]

@@ -132,8 +132,7 @@ def _dot(matrix: Any, components: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.asarray(matrix @ components.T.astype(np.float32), np.float32)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Counts
+# --------------------------------------------------------------------------------------------------------------- Counts
 
 
 def are_counts(matrix: Any) -> bool:

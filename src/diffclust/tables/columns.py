@@ -215,8 +215,7 @@ def _choose_text(name: str, known: Any, any_missing: bool) -> tuple[Column | Non
     return Column(name, "category", categories=categories), remark
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Values
+# --------------------------------------------------------------------------------------------------------------- Values
 
 
 def _kind(series: Any) -> str:

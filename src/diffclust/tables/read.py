@@ -99,12 +99,7 @@ def read_table(
 
 
 def read_pieces(
-    path: Path,
-    labels: str | None,
-    n_rows: int,
-    *,
-    text: TextColumn | None = None,
-    encoding: dict[str, Any],
+    path: Path, labels: str | None, n_rows: int, *, text: TextColumn | None = None, encoding: dict[str, Any]
 ) -> Iterator[Table]:
     """Reads the rows of a file, treated as ``encoding`` says; a column of labels is left out.
 
@@ -243,11 +238,7 @@ def read_columns(
 
 
 def read_cells(
-    adata: Any,
-    source: str,
-    labels: str | None,
-    use_rep: str | None = None,
-    encoding: dict[str, Any] | None = None,
+    adata: Any, source: str, labels: str | None, use_rep: str | None = None, encoding: dict[str, Any] | None = None
 ) -> Table:
     """An AnnData object as a table."""
     found = None if labels is None else cells.annotation(adata, labels, source)

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from diffclust.backbones import InputScaling, is_image, share_of_alike
-from diffclust.constraints import DIFFERENT, SAME, UNKNOWN, Constraints
+from diffclust.constraints import Constraints
 from diffclust.cuts import leading_components
 from diffclust.doubt import believe
 from diffclust.frameworks import framework_of, lost_digits, plain, to_dense, to_numpy
+from diffclust.groups import DIFFERENT, SAME, UNKNOWN
 from diffclust.knowledge import Knowledge
 from diffclust.threads import ignored_warnings, small_in_one_thread
 from diffclust.training.settings import NEIGHBOURS, TrainingConfig

@@ -22,17 +22,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from diffclust.forest import spanning_forest
 from diffclust.threads import one_thread
+from diffclust.training import loop
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
 from diffclust.training.data import Block, ForestData, as_problem, as_rows, as_rows_and_labels, warn_of_lost_digits
-from diffclust.training.loop import (
-    choose_device,
-    interruptible,
-    needs_one_thread,
-    one_at_a_time,
-    private_random_state,
-    quiet_lightning,
-)
 from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores
 from diffclust.training.ranks import RankGroup
 from diffclust.training.settings import MONITORS, TrainingConfig
@@ -41,7 +34,7 @@ from diffclust.training.steps import PRECISIONS, Steps
 SHARED = ("validate_every", "precision", "device")  # settings that must be the same for all networks
 
 
-@one_at_a_time
+@loop.one_at_a_time
 def fit_many(
     configs: Sequence[TrainingConfig],
     x: Any,
@@ -101,13 +94,13 @@ def fit_many(
     for config, y in zip(configs, ys, strict=True):
         _, labels, apart, config = as_problem(config, rows, y)
         data.append(ForestData(config, rows, labels, held_out, apart))
-    with private_random_state(), quiet_lightning():
+    with loop.private_random_state(), loop.quiet_lightning():
         members = [make_module(each.config, rows, each.scaling) for each in data]
         fleet, rank_group = Fleet(members, data), RankGroup(configs[0].timeout)
         saving = [] if folder is None else [SaveBlocks(Path(folder) / LAST, save_every)]
         trainer = pl.Trainer(
             max_epochs=1,
-            accelerator=choose_device(configs[0].device),
+            accelerator=loop.choose_device(configs[0].device),
             devices=1,
             limit_val_batches=0,
             callbacks=[rank_group, *saving, *([StepBar()] if progress else [])],
@@ -118,8 +111,8 @@ def fit_many(
             plugins=[WholeCheckpoints()],
         )
         members[0].rehearse(data[0], trainer.strategy.root_device)
-        small = all(needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)
-        with interruptible(rank_group), one_thread(small):
+        small = all(loop.needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)
+        with loop.interruptible(rank_group), one_thread(small):
             trainer.fit(
                 fleet,
                 DataLoader(_Blocks(fleet), batch_size=None, num_workers=workers),
@@ -136,11 +129,6 @@ def _check_fleet(path: str | Path) -> None:
     state = check_checkpoint(path)
     if "best" not in state:
         raise ValueError(f"{path} holds one network: it is for fit(..., resume=...).")
-    if any("value" not in best for best in state["best"]):
-        raise ValueError(
-            f"{path} was written by an older version of diffclust, which did not record the monitor. Finish it "
-            "with that version, or start again without resume."
-        )
 
 
 class _Blocks(IterableDataset):

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from diffclust import nn as modules
 from diffclust.backbones import Committee, InputScaling, Residual, is_image, make_backbone
-from diffclust.constraints import UNKNOWN, Constraints
+from diffclust.constraints import Constraints
 from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
+from diffclust.groups import UNKNOWN
 from diffclust.metrics import SCORES
 from diffclust.training.data import LONGEST_BLOCK, Block, ForestData
 from diffclust.training.settings import MONITORS, TrainingConfig

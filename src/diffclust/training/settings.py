@@ -202,7 +202,7 @@ class TrainingConfig:
         return (1.0 if self.noise_start is None else self.noise_start) ** (1.0 - done)
 
     def resolve(self, row_shape: tuple[int, ...], knowledge: Knowledge | None = None) -> TrainingConfig:
-        """The same with all that is "auto" decided, for rows of a shape, (d,), (H, W) or (C, H, W).
+        """This config with all that is "auto" decided, for rows of a shape, (d,), (H, W) or (C, H, W).
 
         Images bear, and want, far more noise than tables: digits with three classes withheld gain 0.08 in ARI by the
         settings of images. On tables growing noise gained nothing.

@@ -108,6 +108,7 @@ function fillMade() {
   if (!D.made) return;
   const { cut, cuts, calibrated, oneClass } = D.made;
   const hidden = cuts.some(({ score }) => score !== null);
+  const toldApart = cuts.some(({ novelty }) => novelty !== null);
   $("calibrated").textContent = calibrated
     ? "It was calibrated on labels that were hidden from a shorter training."
     : "How sure it is in the mean follows from how far other cuts find the same clusters.";
@@ -117,16 +118,18 @@ function fillMade() {
         ? "The embedding was cut in several ways. Every cluster is a labelled class, so all of them voted, and so did " +
           "classifiers of the input. A vote counts more if it finds hidden labels again more often. "
         : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
-          `${hidden ? "it finds hidden labels again, and " : ""}it agrees with the other cuts. `) +
+          `${hidden ? "it finds hidden labels again, " : ""}it agrees with the other cuts` +
+          `${toldApart ? ", and it tells new rows from known ones as trees do that look where labels are" : ""}. `) +
       `${hidden ? "" : "No labels could be hidden. "}` +
       (hidden && oneClass
         ? "The first column is the share of rows with hidden labels in the cluster of their class, less that of rows " +
           "without labels. The second one is an ARI."
-        : "1 is perfect in both columns (ARI).");
+        : "1 is perfect (ARI).") +
+      (toldApart ? " The last column is the share of rows that are among new or known clusters as expected." : "");
   const cell = (value) => make("td", { class: "number" }, value === null ? "–" : value.toFixed(3));
-  const titles = ["Cut", hidden && "Hidden labels", "Agreement"].filter(Boolean);
-  const body = cuts.map(({ name, score, agreement }) => {
-    const values = hidden ? [score, agreement] : [agreement];
+  const titles = ["Cut", hidden && "Hidden labels", "Agreement", toldApart && "New or known"].filter(Boolean);
+  const body = cuts.map(({ name, score, agreement, novelty }) => {
+    const values = [...(hidden ? [score] : []), agreement, ...(toldApart ? [novelty] : [])];
     return make("tr", { class: name === cut ? "taken" : null }, make("td", {}, name), ...values.map(cell));
   });
   $("cuts").hidden = !cuts.length;

@@ -17,25 +17,12 @@ from diffclust.solvers.checks import check_reached, requested_clusters, symmetri
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
 from diffclust.solvers.cpu.philox import PAD, noise_scratch, ordered, perturb
-from diffclust.solvers.cpu.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-    noise_sum,
-)
+from diffclust.solvers.cpu.sums import adjacency_counts, noise_sum
 from diffclust.solvers.cpu.threads import contiguous, in_threads
 from diffclust.solvers.cpu.trees import grow, sort_edges, write_forest
 from diffclust.solvers.cpu.walk import closures_of_labels, closures_of_relation, label_forest, relation_of_closures
 
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+__all__ = ["noise_sum", "solve"]
 
 
 @jit(allocates=True)

@@ -29,7 +29,7 @@ def _count_edges(edges, start, stop, counts):
 
 
 def adjacency_counts(edges: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_counts`."""
     edges = contiguous(edges)
     counts = np.zeros((edges.shape[0], n, n), np.int32)
     in_threads(lambda start, stop: _count_edges(edges, start, stop, counts), len(edges))
@@ -50,7 +50,7 @@ def _count_pairs(labels, start, stop, counts):
 
 
 def connectivity_counts(labels: NDArray[np.int32]) -> NDArray[np.int32]:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_counts`."""
     labels = contiguous(labels)
     n_problems, _, n = labels.shape
     counts = np.zeros((n_problems, n, n), np.int32)
@@ -73,11 +73,8 @@ def _edge_products(cotangent, edges, start, stop, products):
 
 
 def adjacency_products(cotangent: NDArray[Any], edges: NDArray[np.int32]) -> NDArray[np.float64]:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
-    products = np.empty(edges.shape[:2], np.float64)
-    cotangent, edges = contiguous(cotangent), contiguous(edges)
-    in_threads(lambda start, stop: _edge_products(cotangent, edges, start, stop, products), products.size)
-    return products
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_products`."""
+    return _products(_edge_products, cotangent, edges)
 
 
 @jit
@@ -96,10 +93,15 @@ def _pair_products(cotangent, labels, start, stop, products):
 
 
 def connectivity_products(cotangent: NDArray[Any], labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
-    products = np.empty(labels.shape[:2], np.float64)
-    cotangent, labels = contiguous(cotangent), contiguous(labels)
-    in_threads(lambda start, stop: _pair_products(cotangent, labels, start, stop, products), products.size)
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_products`."""
+    return _products(_pair_products, cotangent, labels)
+
+
+def _products(kernel: Any, cotangent: NDArray[Any], forests: NDArray[np.int32]) -> NDArray[np.float64]:
+    """What a kernel makes of the cotangent and each draw's edges or trees, (problems, draws)."""
+    products = np.empty(forests.shape[:2], np.float64)
+    cotangent, forests = contiguous(cotangent), contiguous(forests)
+    in_threads(lambda start, stop: kernel(cotangent, forests, start, stop, products), products.size)
     return products
 
 

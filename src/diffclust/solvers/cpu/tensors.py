@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from diffclust.frameworks import is_captured, to_numpy
 from diffclust.noise import KINDS, Draws
 from diffclust.solvers import cpu, sampled
 from diffclust.solvers.base import Answer, Request
+from diffclust.solvers.cpu import sums
 
 
 def _on_host(argument: Any) -> Any:
@@ -29,7 +31,7 @@ def _counter(draws: Draws) -> Draws:
 
 
 def _solver(draws: Draws, tensor: Tensor) -> Any:
-    """That of the CPU, or the one for noise that has no kernel."""
+    """The solver for NumPy arrays, or the one for noise that has no kernel."""
     if is_captured(tensor):
         raise RuntimeError(
             f"The host makes the noise {draws.noise!r}, which a captured CUDA graph cannot hold. Use one of {KINDS}."
@@ -44,26 +46,15 @@ def solve(request: Request) -> Answer:
     return Answer(*(None if each is None else _like(each, request.similarity) for each in answer))
 
 
-def adjacency_counts(edges: Tensor, n: int) -> Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
-    return _like(cpu.adjacency_counts(to_numpy(edges), n), edges)
-
-
-def connectivity_counts(labels: Tensor) -> Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
-    return _like(cpu.connectivity_counts(to_numpy(labels)), labels)
-
-
-def adjacency_products(cotangent: Tensor, edges: Tensor) -> Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
-    return _like(cpu.adjacency_products(to_numpy(cotangent), to_numpy(edges)), cotangent)
-
-
-def connectivity_products(cotangent: Tensor, labels: Tensor) -> Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
-    return _like(cpu.connectivity_products(to_numpy(cotangent), to_numpy(labels)), cotangent)
-
-
 def noise_sum(weights: Tensor, n: int, draws: Draws) -> Tensor:
     """See :meth:`diffclust.solvers.base.Solver.noise_sum`."""
     return _like(_solver(draws, weights).noise_sum(to_numpy(weights), n, _counter(draws)), weights)
+
+
+def _sum(name: str) -> Callable[..., Tensor]:
+    """The sum of that name, of :mod:`diffclust.solvers.cpu.sums`."""
+    return lambda first, *others: _like(getattr(sums, name)(*map(_on_host, (first, *others))), first)
+
+
+adjacency_counts, connectivity_counts = _sum("adjacency_counts"), _sum("connectivity_counts")
+adjacency_products, connectivity_products = _sum("adjacency_products"), _sum("connectivity_products")

@@ -30,7 +30,7 @@ def closures_of_labels(labels, order, closure, labelled):
 
 @jit
 def closures_of_relation(relation, closure, labelled):
-    """The same of a closed relation; -1 where some cannot-links are missing between the closures that have any."""
+    """Write the closures of a closed relation; return their number, -1 if not all that have cannot-links are apart."""
     n = relation.shape[0]
     n_closures, n_labelled = 0, 0
     for i in range(n):

@@ -13,34 +13,18 @@ import torch
 import triton
 
 from diffclust import noise as definition
-from diffclust.noise import Draws
 from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.cuda.greedy import solve_greedily
 from diffclust.solvers.cuda.launches import device_of, multiprocessors
 from diffclust.solvers.cuda.ready import Ready
 from diffclust.solvers.cuda.small import fits_one_launch, mean_in_one_launch
-from diffclust.solvers.cuda.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-    mean_values,
-    noise_sum,
-)
+from diffclust.solvers.cuda.sums import mean_values, noise_sum
 from diffclust.solvers.kernels.draws import N_NUMBERS, N_ROWS, solve_draws, write_constrained
 from diffclust.solvers.kernels.inside import PARTS, grow_units
 from diffclust.solvers.kernels.launches import MAX_GRID, MAX_POINTS, by_rounds, launch, warps_for, warps_inside
 from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, grid_of, perturb, pitch_of
 
-__all__ = [
-    "Draws",
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+__all__ = ["noise_sum", "solve"]
 
 COUNTED = 2048  # points up to which edges are counted for a mean even if nobody asks: with the same kernels
 
@@ -51,10 +35,11 @@ def solve(request: Request) -> Answer:
     Similarities of any float dtype are computed in float32. Seed and first draw are integers, or int64 scalars on the
     device, which only the kernels read. Nothing waits for the device, so whether k is reached is never checked.
     """
-    similarity = request.similarity
-    _check_size(similarity.shape[-1])
+    similarity, n = request.similarity, request.similarity.shape[-1]
+    if n > MAX_POINTS:
+        raise ValueError(f"The CUDA solver takes up to {MAX_POINTS} points, got {n}. Use the CPU for more.")
     definition.kernel_of(request.draws.noise)
-    if request.detail == "mean" and not request.adjacency and similarity.shape[-1] <= COUNTED:
+    if request.detail == "mean" and not request.adjacency and n <= COUNTED:
         return solve(request._replace(adjacency=True))._replace(adjacency=None)
     k, draws = request.n_clusters, request.draws
     if fits_one_launch(request):
@@ -147,8 +132,3 @@ def words_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 1 << 28
     return torch.cuda.get_device_properties(device).total_memory // 8
-
-
-def _check_size(n: int) -> None:
-    if n > MAX_POINTS:
-        raise ValueError(f"The CUDA solver takes up to {MAX_POINTS} points, got {n}. Use the CPU for more.")

@@ -48,7 +48,7 @@ def _count_edges(edges, counts, n, n_edges, BLOCK: tl.constexpr):
 
 
 def adjacency_counts(edges: torch.Tensor, n: int) -> torch.Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_counts`."""
     n_problems, n_solves, n_draws, per_draw, _ = edges.shape
     counts = edges.new_zeros((n_problems, n, n), dtype=torch.int32)
     n_edges = n_draws * per_draw
@@ -76,7 +76,7 @@ def _count_pairs(labels, labels_stride, counts, n, n_draws, BLOCK: tl.constexpr)
 
 
 def connectivity_counts(labels: torch.Tensor) -> torch.Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_counts`."""
     n_problems, n_draws, n = labels.shape
     counts = labels.new_empty((n_problems, n, n), dtype=torch.int32)
     if n_problems * n:
@@ -105,7 +105,7 @@ def _multiply_edges(cotangent, edges, edges_stride, products, n, n_draws, BLOCK:
 
 
 def adjacency_products(cotangent: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_products`."""
     (n_problems, n_draws), dtype = edges.shape[:2], cotangent.dtype
     products = cotangent.new_empty((n_problems, n_draws), dtype=torch.float32)
     if n_problems * n_draws:
@@ -138,7 +138,7 @@ def _multiply_pairs(cotangent, labels, labels_stride, partial, n, n_draws, DRAWS
 
 
 def connectivity_products(cotangent: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_products`."""
     (n_problems, n_draws, n), dtype = labels.shape, cotangent.dtype
     block = 32 if n <= 1024 else 64
     tiles = triton.cdiv(n, block) ** 2

@@ -51,16 +51,16 @@ def have_form(closures, n_related, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def joins_left(closure, k, n, CLAMP: tl.constexpr):
-    """How many joins of closures leave k blocks; with ``CLAMP`` k is first moved into the range of the closures.
+def joins_left(closure, k, is_described, n, CLAMP: tl.constexpr):
+    """How many joins of closures leave k blocks, and k; with ``CLAMP`` k is first moved into the range of the closures.
 
-    That is from the number of labelled closures, at least 1, to that of all closures, unlabelled points among them.
-    Args: closure (BLOCK,) of each point, from n on ignored.
+    That is from the number of labelled closures, at least 1, to that of all closures, unlabelled points among them. A k
+    of constraints that closures do not describe stays as it is. Of closure (BLOCK,), entries from n on are ignored.
     """
     v = tl.arange(0, closure.shape[0])
     stands = (v < n) & ((closure & POINT) == v)
     n_closures = tl.sum(stands.to(tl.int32), axis=0)
     if CLAMP:
         n_labelled = tl.sum((stands & (closure >= LABELLED)).to(tl.int32), axis=0)
-        k = tl.minimum(tl.maximum(k, tl.maximum(n_labelled, 1)), n_closures)
+        k = tl.where(is_described, tl.minimum(tl.maximum(k, tl.maximum(n_labelled, 1)), n_closures), k)
     return n_closures - k, k

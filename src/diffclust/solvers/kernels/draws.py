@@ -120,12 +120,9 @@ def solve_draws(
     is_described = True
     if CONSTRAINED:
         closure = tl.load(closures + index, mask=index < n, other=0)
-        left, clamped = joins_left(closure, k, n, CLAMP)
         if RELATION:
             is_described = have_form(closures, n_related + problem * n, n, BLOCK)
-            k = tl.where(is_described, clamped, k)
-        else:
-            k = clamped
+        left, k = joins_left(closure, k, is_described, n, CLAMP)
     key, rank = sorted_tree(words, closures, keys, rows, n, pitch, ROUNDS, BLOCK, WARPS)
     kept, failed = free_forest(key, rank, n, k)
     if FREE:

@@ -128,11 +128,7 @@ def solve_and_mean(
                 is_described = have_form(known + problem * n, n_related + problem * n, n, BLOCK)
             else:
                 closure = _closures(known + problem * n, n, BLOCK)
-            left, clamped = joins_left(closure, k, n, CLAMP)
-            if RELATION:
-                k = tl.where(is_described, clamped, k)
-            else:
-                k = clamped
+            left, k = joins_left(closure, k, is_described, n, CLAMP)
             tl.store(rows + index, closure, mask=index < n)
         key, rank = sorted_tree(words, rows, keys, rows + n, n, pitch, ROUNDS, BLOCK, WARPS)
         kept, failed = free_forest(key, rank, n, k)

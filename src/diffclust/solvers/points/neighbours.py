@@ -27,14 +27,7 @@ from diffclust.solvers.points.cpu import finish, place_distinct
 from diffclust.solvers.points.metrics import METRICS
 from diffclust.solvers.points.progress import Progress
 from diffclust.solvers.points.search import FAR, improve, nearest_points
-from diffclust.solvers.points.tiles import (
-    CHEBYSHEV,
-    MANHATTAN,
-    SQUARED_EUCLIDEAN,
-    WIDTH,
-    build_tree,
-    places,
-)
+from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN, SQUARED_EUCLIDEAN, WIDTH, build_tree, places
 from diffclust.solvers.points.vectors import ROWS
 from diffclust.solvers.tree import number_trees
 

@@ -39,32 +39,13 @@ from diffclust.solvers.checks import clamp_clusters
 from diffclust.solvers.xla.calls import Arrays, split, symmetric
 from diffclust.solvers.xla.chunks import over_chunks
 from diffclust.solvers.xla.forests import edges_of, find_forests, number_trees, sorted_edges, values_of
-from diffclust.solvers.xla.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-    count_edges,
-    noise_sum,
-)
+from diffclust.solvers.xla.sums import count_edges, noise_sum
 from diffclust.solvers.xla.trees import masked
 from diffclust.solvers.xla.weights import perturbed_weights
 
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+__all__ = ["noise_sum", "solve"]
 
 MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + bit
-
-
-def _check_size(similarity: Array) -> None:
-    if similarity.shape[-1] > MAX_POINTS:
-        raise ValueError(f"The JAX solver takes up to {MAX_POINTS} points, got {similarity.shape[-1]}.")
 
 
 def solve(request: Request) -> Answer:
@@ -73,7 +54,8 @@ def solve(request: Request) -> Answer:
     Seed and first draw may be words, (1, 2) or one row for every problem, and epsilon an array with one row or one for
     every problem, (rows, 1). A compiled program raises nothing: whether k is reached is the caller's to check.
     """
-    _check_size(request.similarity)
+    if (n := request.similarity.shape[-1]) > MAX_POINTS:
+        raise ValueError(f"The JAX solver takes up to {MAX_POINTS} points, got {n}.")
     kernel_of(request.draws.noise)
     settings, arrays = split(request)
     each, counts = find(settings, arrays)

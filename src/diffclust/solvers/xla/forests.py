@@ -46,7 +46,7 @@ def _label_forests(weights: Array, labels: Array, n_clusters: Array, free: bool)
 
 
 def _one_pass_forests(weights: Array, labels: Array, n_clusters: Array, free: bool) -> Tree:
-    """The same in one pass: the tree from the labelled points shows the blocks, and a second one grows inside them."""
+    """Those of one pass: the tree from the labelled points shows the blocks, and a second one grows inside them."""
     n = weights.shape[-1]
     point = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), weights.shape[:-1])
     _, glued = _glue(labels, weights.shape[:-1])

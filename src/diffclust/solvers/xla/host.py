@@ -20,17 +20,6 @@ from diffclust.noise import Draws
 from diffclust.solvers import cpu, sampled, xla
 from diffclust.solvers.base import Answer, Request
 from diffclust.solvers.xla.calls import Arrays, join, split, symmetric, words_of
-from diffclust.solvers.xla.sums import adjacency_counts, adjacency_products, connectivity_counts, connectivity_products
-
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
-
 
 PIECE = 2**16  # bytes; JAX copies up to 100 kB itself, where it stands
 MAX_PIECES = 64

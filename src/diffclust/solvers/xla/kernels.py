@@ -32,22 +32,9 @@ from diffclust.solvers.kernels.weights import DRAWS_AT_ONCE, TILE, grid_of, pert
 from diffclust.solvers.xla.calls import Arrays, join, split, symmetric
 from diffclust.solvers.xla.forests import leaders
 from diffclust.solvers.xla.launches import as_keys, call, empty, integer, multiprocessors
-from diffclust.solvers.xla.sums import (
-    adjacency_counts,
-    adjacency_products,
-    connectivity_counts,
-    connectivity_products,
-    noise_sum,
-)
+from diffclust.solvers.xla.sums import noise_sum
 
-__all__ = [
-    "adjacency_counts",
-    "adjacency_products",
-    "connectivity_counts",
-    "connectivity_products",
-    "noise_sum",
-    "solve",
-]
+__all__ = ["noise_sum", "solve"]
 
 WITHOUT_LIMIT = 1 << 31  # bytes for words where the device does not say how much memory it has
 
@@ -131,8 +118,7 @@ def _noise(settings: Request) -> dict[str, bool]:
     return {"NOISY": True, "GUMBEL": settings.draws.noise == "gumbel", "ANTITHETIC": settings.draws.antithetic}
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Everything in one launch
+# --------------------------------------------------------------------------------------------- Everything in one launch
 
 
 @triton.jit
@@ -188,8 +174,7 @@ def _mean_in_one_launch(settings: Request, arrays: Arrays) -> Answer:
     return Answer(mean, adjacency if settings.adjacency else None)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# A chunk of draws, in four launches
+# ----------------------------------------------------------------------------------- A chunk of draws, in four launches
 
 
 class Forests(NamedTuple):

@@ -27,13 +27,13 @@ def count_edges(codes: Array, n: int) -> Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def adjacency_counts(edges: Array, n: int) -> Array:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_counts`."""
     return count_edges(jnp.where(edges[..., 0] >= 0, edges[..., 0] * n + edges[..., 1], -1), n)
 
 
 @jax.jit
 def connectivity_counts(labels: Array) -> Array:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_counts`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_counts`."""
     n_problems, n_draws, n = labels.shape
 
     def chunk(position: Array) -> tuple[tuple[()], Array]:
@@ -46,7 +46,7 @@ def connectivity_counts(labels: Array) -> Array:
 
 @jax.jit
 def adjacency_products(cotangent: Array, edges: Array) -> Array:
-    """See :meth:`diffclust.solvers.base.Solver.adjacency_products`."""
+    """See :meth:`diffclust.solvers.base.Sums.adjacency_products`."""
     n = cotangent.shape[-1]
     n_problems, n_draws, n_edges, _ = edges.shape
     both = (cotangent + cotangent.swapaxes(-1, -2)).reshape(n_problems, n * n)
@@ -56,7 +56,7 @@ def adjacency_products(cotangent: Array, edges: Array) -> Array:
 
 @jax.jit
 def connectivity_products(cotangent: Array, labels: Array) -> Array:
-    """See :meth:`diffclust.solvers.base.Solver.connectivity_products`."""
+    """See :meth:`diffclust.solvers.base.Sums.connectivity_products`."""
     n_problems, n_draws, n = labels.shape
 
     def chunk(position: Array) -> tuple[Array, tuple[()]]:

@@ -80,7 +80,7 @@ def _boruvka(weights: Array, component: Array, allowed: Array | None) -> Tree:
 
 
 def _prim(weights: Array, component: Array, allowed: Array | None) -> Tree:
-    """The same by adding one point after the other. Slot v is filled when point v is added, by the edge that adds it.
+    """What :func:`_boruvka` finds, by Prim's algorithm. Slot v is filled by the edge that adds point v.
 
     Points of the component that has several come first, as if edges of the highest weight led to them, and where no
     edge leads on, the next point is added without one.

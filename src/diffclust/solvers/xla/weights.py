@@ -42,9 +42,5 @@ def perturbed_weights(
     zero = opaque_zero(similarity, words)
     z, sign = make_noise(words, position, n, noise, antithetic, zero)
     scaled = rounded((sign * epsilon)[..., None, None] * z, zero)
-    return _without_loops(similarity[:, None] + scaled)
-
-
-def _without_loops(weights: Array) -> Array:
-    ordered = _ordered(weights)
-    return jnp.where(jnp.eye(weights.shape[-1], dtype=bool), lowest_of(ordered.dtype), ordered)
+    ordered = _ordered(similarity[:, None] + scaled)
+    return jnp.where(jnp.eye(n, dtype=bool), lowest_of(ordered.dtype), ordered)

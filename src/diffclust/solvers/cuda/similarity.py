@@ -1,7 +1,7 @@
 """Gram matrix → standardised similarity in two kernels, and its gradient in three and a product: for CUDA tensors.
 
-``torch_similarity.py`` has the formulas. Sums over all n² entries are float64, so float32 entries of any size can be
-squared.
+``bindings/torch_similarity.py`` has the formulas. Sums over all n² entries are float64, so float32 entries of any size
+can be squared.
 """
 
 from __future__ import annotations
