@@ -350,37 +350,3 @@ def test_the_model_looks_at_hard_pairs_where_that_is_quick_and_not_at_labels_alo
     assert not doubt.can_model(pair, 21)
     assert not doubt.can_model(Knowledge.join(np.full(5001, -1), [(0, 1)]), 2)
     assert not doubt.can_model(Knowledge.join([0, 1, -1]), 2)
-
-
-def test_a_network_mends_clusters_by_pairs_that_it_cannot_learn_by_heart():
-    x, truth = three_blobs()
-    points = leading_components(x, 4)
-    found = truth.copy()
-    found[60:78] = 1  # most of one cluster is taken for another
-    must, cannot, wrong = pairs_of(truth, 120, 12)
-    pairs = np.concatenate([must, cannot])
-    links = doubt._Links(pairs, np.repeat([True, False], [len(must), len(cannot)]), np.full(len(pairs), 0.1))
-    share = doubt._near(found, 3)
-    chances = doubt._network(points, share, links, 0)
-    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-5)
-    np.testing.assert_array_equal(chances.argmax(1), truth)
-    for i, j in wrong:
-        assert (truth[i] == truth[j]) == (chances[i].argmax() == chances[j].argmax())
-    nothing = doubt._Links(np.empty((0, 2), int), np.empty(0, bool), np.empty(0))
-    assert (doubt._network(points, share, nothing, 0).argmax(1) == found).mean() > 0.8
-    np.testing.assert_array_equal(chances, doubt._network(points, share, links, 0))
-
-
-def test_networks_see_pairs_of_rows_and_no_labels(monkeypatch):
-    monkeypatch.setattr(doubt, "STEPS", 4)
-    x, truth = three_blobs()
-    labels = np.where(np.arange(90) % 9 == 0, truth, -1)
-    weights = {"must_weights": 2.0, "label_weights": 2.0}
-    both = Knowledge.join(labels, [(0, 1)], **weights)
-    alone = Knowledge.join(UNKNOWN, [(0, 1)], must_weights=2.0)
-    rows, share = np.arange(90), doubt._near(truth, 3)
-    found = []
-    for known in (both, alone):
-        model = doubt._make_model(x, known, rows, np.full(len(known.statements().weight), 0.1))
-        found.append(model.networks(share, model._wrong))
-    np.testing.assert_array_equal(*found)

@@ -11,8 +11,7 @@ others at leading eigenvectors of a graph of neighbours and must-links, and all 
 eigenvectors. A second pass knows better which must-links to believe and in which directions clusters are narrow, so its
 graphs are better. Neighbours are looked for among the rows as they are and the whitened rows. The second pass also
 looks in two other spaces: the directions in which the clusters of the first pass differ, and what a classifier of these
-clusters predicts for rows that it was not trained on. Where pairs may be wrong, small networks learn the clusters and
-the pairs, and their mean counts half.
+clusters predicts for rows that it was not trained on.
 """
 
 from __future__ import annotations
@@ -50,9 +49,6 @@ GRAPHS = ((5, 4.0, 0), (5, 4.0, 4), (7, 6.0, 2), (10, 8.0, 2))
 LANDMARKS, RIDGE, FOLDS, CLASSIFIER_STEPS = 300, 0.03, 5, 30
 LEAST_LOG_CHANCE = -8.0  # of a cluster, by the classifier
 WHITENED_SHARE = 0.3  # scale of the whitened rows beside what the classifier predicts
-# Networks: how many, their hidden units, steps, rate, decay of weights, share of units that are left out, noise of the
-# rows, and what a row's share counts beside a pair.
-NETWORKS, WIDTH, STEPS, RATE, DECAY, DROPPED, NOISE, SHARES_WEIGHT = 4, 128, 300, 3e-3, 1e-3, 0.3, 0.1, 0.3
 LINKED_NEIGHBOURS = 5  # rows that are so near each other mutually are linked in all mixtures
 SHARED = -1  # in place of a prior: all clusters have one covariance
 # Prior of the covariances, in rows a dimension; heat, by which log densities are divided, because columns are less
@@ -139,15 +135,11 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     n_doubt = len(best.agree)
     found, _ = _share_of_wrong(best.agree[~hard[:n_doubt]], wrong[:n_doubt][~hard[:n_doubt]])
     weight = float(np.log((1 - found) / found))
-    share = best.share
-    if knowledge.is_soft:
-        each = np.maximum(np.where(np.isnan(wrong), found, wrong)[:n_doubt], LEAST_WRONG)
-        share = (share + model.networks(share, each)) / 2
-    clusters = _clusters(share, knowledge, rows, np.random.default_rng([seed, 4]))
+    clusters = _clusters(best.share, knowledge, rows, np.random.default_rng([seed, 4]))
     believed = hard | (clusters is not None and knowledge.agrees(clusters))
     known, whole = knowledge.decide(believed, weight), None
     if clusters is not None and len(rows) == len(flat):
-        whole = by_first_row(_fill_empty(clusters, share, known))
+        whole = by_first_row(_fill_empty(clusters, best.share, known))
     return Belief(known, whole)
 
 
@@ -263,17 +255,6 @@ class _Model(NamedTuple):
             scatter = _scatter_inside(self.points, mean.share)
         return _Fit(mean.share, judge.agree, _score(judge.agree, model._wrong))
 
-    def networks(self, share: Floats, wrong: Floats) -> Floats:
-        """Networks learn shares (rows, clusters) and then also what pairs of rows say.
-
-        Returns:
-            The mean of their probabilities (rows, clusters).
-        """
-        ends, same = self.links.ends[: len(wrong)], self.links.same[: len(wrong)]
-        pair = (ends < len(self.points)).all(1)
-        links = _Links(ends[pair], same[pair], wrong[pair])
-        return np.mean([_network(self.points, share, links, seed) for seed in range(NETWORKS)], axis=0)
-
     def _mixtures(self, free: Floats, space: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
         """Mixtures of eigenvectors of some graphs, and mixtures of the rows.
 
@@ -342,62 +323,6 @@ class _Model(NamedTuple):
             belief, messages, agree = spread(density, links, messages)
             share = np.exp(belief)[: len(points)]
         return _Fit(share, agree[:n], _score(agree[:n], self._wrong))
-
-
-def _network(points: Floats, share: Floats, pairs: _Links, seed: int) -> Floats:
-    """A network of two hidden layers, trained on shares (rows, clusters) and on pairs of rows.
-
-    A pair counts with its log likelihood. Random units are left out in each step and rows are moved a little, so that
-    the network cannot learn by heart which pairs there are.
-
-    Returns:
-        Its probabilities (rows, clusters).
-    """
-    rng, (n, d), k = np.random.default_rng([seed, 7]), points.shape, share.shape[1]
-    first, second = pairs.ends.T
-    sign = np.where(pairs.same, 1, -1) * (1 - 2 * pairs.wrong)
-    gather = _sums(np.append(first, second), n)
-    rows, wanted = points.astype(np.float32), share.astype(np.float32)
-    layers = [
-        rng.standard_normal((before + 1, after), np.float32) / np.float32(np.sqrt(3 * before))
-        for before, after in ((d, WIDTH), (WIDTH, WIDTH), (WIDTH, k))
-    ]
-    mean, square = ([np.zeros_like(layer) for layer in layers] for _ in range(2))
-    for step in range(STEPS):
-        kept = [(rng.random((n, WIDTH), np.float32) < 1 - DROPPED) / np.float32(1 - DROPPED) for _ in range(2)]
-        inputs, chances = _forward(rows + np.float32(NOISE) * rng.standard_normal(rows.shape, np.float32), layers, kept)
-        slope = chances - wanted
-        if step >= STEPS // 3:  # after learning the shares
-            one, other = chances[first], chances[second]
-            together = (one * other).sum(1)
-            likely = pairs.wrong + (1 - 2 * pairs.wrong) * np.where(pairs.same, together, 1 - together)
-            by = (sign / likely)[:, None]
-            by_chance = gather @ np.concatenate([by * other, by * one])
-            slope = SHARES_WEIGHT * slope - chances * (by_chance - (chances * by_chance).sum(1, keepdims=True))
-        slope = (slope / n).astype(np.float32)
-        rate = RATE if step < 2 * STEPS // 3 else RATE / 5
-        for number in reversed(range(len(layers))):  # AdamW
-            gradient = np.vstack([inputs[number].T @ slope, slope.sum(0)])
-            if number:
-                slope = (slope @ layers[number][:-1].T) * kept[number - 1] * (inputs[number] > 0)
-            mean[number] = 0.9 * mean[number] + 0.1 * gradient
-            square[number] = 0.999 * square[number] + 0.001 * gradient**2
-            size = np.sqrt(square[number] / (1 - 0.999 ** (step + 1))) + 1e-8
-            layers[number] = (1 - rate * DECAY) * layers[number] - rate / (1 - 0.9 ** (step + 1)) * mean[number] / size
-    return np.asarray(_forward(rows, layers)[1], np.float64)
-
-
-def _forward(
-    rows: NDArray[Any], layers: list[NDArray[Any]], kept: Any = None
-) -> tuple[list[NDArray[Any]], NDArray[Any]]:
-    """The inputs of each layer, and the probabilities; ``kept`` multiplies hidden units."""
-    inputs = [rows]
-    for number, layer in enumerate(layers[:-1]):
-        hidden = np.maximum(inputs[-1] @ layer[:-1] + layer[-1], 0)
-        inputs.append(hidden if kept is None else hidden * kept[number])
-    logits = inputs[-1] @ layers[-1][:-1] + layers[-1][-1]
-    chances = np.exp(logits - logits.max(1, keepdims=True))
-    return inputs, chances / chances.sum(1, keepdims=True)
 
 
 def _nothing(points: Floats) -> Knowledge:
