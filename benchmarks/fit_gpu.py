@@ -100,7 +100,7 @@ def compile_at_first_launch() -> None:
     from diffclust.solvers import cuda
     from diffclust.solvers.kernels import ahead
 
-    training.module.ForestModule.rehearse = lambda self, data, device: None  # type: ignore[method-assign]
+    training.loop._get_ready = lambda *problem: None
     ahead.start_triton = lambda: []
     cuda.COUNTED = 0
 
@@ -129,17 +129,18 @@ def cold(how: str, folder: str) -> None:
     prepare, take, capture, run = Steps.__init__, Steps._take_step, Steps._capture, Steps.run
 
     def marked(function: Callable[..., Any], name: str, before: str | None = None) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **options: Any) -> None:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
             if before is not None:
                 mark(before)
-            function(*arguments, **options)
+            result = function(*arguments, **options)
             mark(name)
+            return result
 
         return wrapped
 
-    Module = training.module.ForestModule
-    Module.rehearse = marked(Module.rehearse, "rehearsal", "data, network")  # type: ignore[method-assign]
-    Steps.__init__ = marked(prepare, "rows to the device", "trainer")  # type: ignore[method-assign]
+    ranks = training.ranks
+    ranks.make_trainer = marked(ranks.make_trainer, "trainer", "data, network")
+    Steps.__init__ = marked(prepare, "rows to the device", "Lightning's setup")  # type: ignore[method-assign]
     Steps._take_step = marked(take, "a step without graph")  # type: ignore[method-assign]
     Steps._capture = marked(capture, "capture")  # type: ignore[method-assign]
     Steps.run = marked(run, "replays of a block")  # type: ignore[method-assign]

@@ -7,11 +7,12 @@
 Their code needs JAX and is never part of this repository. Without --reference only ours is timed, on torch and, where
 it is installed, on JAX (--frameworks). k=10, half the batch labelled. Answers are checked first: the exact solvers on
 the same perturbed matrices must return the same forests. Ours is timed with both rules: one pass, which is the default
-of our losses, and must-links first, which is theirs. Times are medians; each contender has a process of its own,
-one after the other, because a program that uses torch has no JAX, with its threads, beside it. On a GPU the time of
-(s * s).sum() and its gradient says how much of an eager call is torch and the machine. Torch hands the backward pass of
-CUDA tensors to a thread of its own, which on some machines takes longer to wake up than all the rest: both are also
-timed with torch.autograd.set_multithreading_enabled(False), which leaves it to the thread that asks.
+of our losses, and must-links first, which is theirs. On a GPU, JAX is timed with seeds that come from the host, one a
+step, and with a counter that stays on the device, theirs as well as ours. Times are medians; each contender has a
+process of its own, one after the other, because a program that uses torch has no JAX, with its threads, beside it. On a
+GPU the time of (s * s).sum() and its gradient says how much of an eager call is torch and the machine. Torch hands the
+backward pass of CUDA tensors to a thread of its own, which on some machines takes longer to wake up than all the rest:
+both are also timed with torch.autograd.set_multithreading_enabled(False), which leaves it to the thread that asks.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import diffclust as dc
 from diffclust.frameworks import to_numpy
 
 EPSILON, K, SEED = 0.1, 10, 0
+COUNTED = ", counter on the device"
 RULES = {"": True, ", one pass": False}  # what a column is called, and must_link_first
 
 
@@ -68,7 +70,10 @@ def load_reference(folder: Path) -> ModuleType:
     return module
 
 
-def their_step(authors: ModuleType, similarity: np.ndarray, labels: np.ndarray, n_draws: int) -> Callable[[], object]:
+def their_step(
+    authors: ModuleType, similarity: np.ndarray, labels: np.ndarray, n_draws: int, *, counted: bool
+) -> Callable[[], object]:
+    """Compiled; another key in every step, ``counted`` as in :func:`our_jax_step`."""
     import jax
     import jax.numpy as jnp
 
@@ -79,8 +84,10 @@ def their_step(authors: ModuleType, similarity: np.ndarray, labels: np.ndarray, 
     def loss(s: jax.Array, key: jax.Array) -> jax.Array:
         return free(s, K, key)[1] - constrained(s, known, K, key)[1]
 
-    step = jax.jit(jax.value_and_grad(loss))
-    s, keys = jnp.asarray(similarity), iter(range(10**9))
+    s, step = jnp.asarray(similarity), jax.value_and_grad(loss)
+    if counted:
+        return counted_step(lambda s, count: step(s, jax.random.PRNGKey(count)), s)
+    step, keys = jax.jit(step), iter(range(10**9))
     return lambda: jax.block_until_ready(step(s, jax.random.PRNGKey(next(keys))))
 
 
@@ -134,8 +141,26 @@ def our_step(
     return step
 
 
-def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int, *, first: bool) -> Callable[[], object]:
-    """Compiled; another seed in every step."""
+def counted_step(step: Callable[..., Any], *arrays: Any) -> Callable[[], object]:
+    """A compiled ``step(*arrays, count)`` whose counter stays on the device, as the state of a training does."""
+    import jax
+    import jax.numpy as jnp
+
+    compiled = jax.jit(lambda *inputs: (step(*inputs), inputs[-1] + 1))
+    count = jnp.int32(0)
+
+    def run() -> object:
+        nonlocal count
+        result, count = compiled(*arrays, count)
+        return jax.block_until_ready(result)
+
+    return run
+
+
+def our_jax_step(
+    similarity: np.ndarray, labels: np.ndarray, n_draws: int, *, first: bool, counted: bool
+) -> Callable[[], object]:
+    """Compiled; another seed in every step, from the host, or ``counted`` on the device."""
     import jax
     import jax.numpy as jnp
 
@@ -145,8 +170,10 @@ def our_jax_step(similarity: np.ndarray, labels: np.ndarray, n_draws: int, *, fi
             s, constraints, K, epsilon=EPSILON, n_draws=n_draws, seed=seed, must_link_first=first
         )
 
-    step, seeds = jax.jit(jax.value_and_grad(loss)), itertools.count()
     s, y = jnp.asarray(similarity), jnp.asarray(labels)
+    if counted:
+        return counted_step(jax.value_and_grad(loss), s, y)
+    step, seeds = jax.jit(jax.value_and_grad(loss)), itertools.count()
     return lambda: jax.block_until_ready(step(s, y, np.int32(next(seeds))))
 
 
@@ -177,17 +204,24 @@ def time_one(
 ) -> dict[str, float]:
     """Milliseconds of one contender (column → time); it has this process to itself. "check" compares answers."""
     similarity, labels = make_problem(n)
+    seeds = {"": False} | ({COUNTED: True} if device == "cuda" else {})
     if name in ("check", "authors"):
         assert reference is not None
         authors = load_reference(reference)
         if name == "authors":
-            return {name: median_ms(their_step(authors, similarity, labels, n_draws), seconds)}
+            return {
+                name + kind: median_ms(their_step(authors, similarity, labels, n_draws, counted=counted), seconds)
+                for kind, counted in seeds.items()
+            }
         for framework in frameworks:
             check_answers(authors, similarity, labels, placers(device)[framework])
         return {}
     if name == "jax":
         return {
-            f"ours, jax{rule}": median_ms(our_jax_step(similarity, labels, n_draws, first=first), seconds)
+            f"ours, jax{rule}{kind}": median_ms(
+                our_jax_step(similarity, labels, n_draws, first=first, counted=counted), seconds
+            )
+            for kind, counted in seeds.items()
             for rule, first in RULES.items()
         }
     finish = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -244,13 +278,14 @@ def main() -> None:
         options = (n, n_draws, arguments.device, arguments.reference, frameworks, arguments.seconds)
         times = {column: ms for name in contenders for column, ms in in_a_process(name, *options).items()}
         lines += [(arguments.device, n, n_draws, contender, f"{ms:.4g}") for contender, ms in times.items()]
-        theirs = times.pop("authors", None)
+        theirs = {kind: times.pop(f"authors{kind}", None) for kind in ("", COUNTED)}
         if position == 0:
             header = ["n", "draws", "authors", *itertools.chain(*((name, "ratio") for name in times))]
             print("| " + " | ".join(header) + " |\n|" + "---:|" * len(header))
-        row = [str(n), str(n_draws), "" if theirs is None else f"{theirs:.1f} ms"]
-        for t in times.values():
-            row += [f"{t:.3f} ms", "" if theirs is None else f"{theirs / t:.0f}x"]
+        row = [str(n), str(n_draws), " / ".join(f"{t:.1f} ms" for t in theirs.values() if t)]
+        for name, t in times.items():
+            reference = theirs[COUNTED if name.endswith(COUNTED) else ""]
+            row += [f"{t:.3f} ms", "" if reference is None else f"{reference / t:.0f}x"]
         print("| " + " | ".join(row) + " |", flush=True)
     if arguments.out:
         with arguments.out.open("w", newline="", encoding="utf-8") as file:

@@ -22,7 +22,7 @@ from diffclust.bindings import torch as binding
 from diffclust.bindings import torch_similarity
 from diffclust.solvers import cuda
 from diffclust.solvers.cuda import similarity as triton_similarity
-from diffclust.solvers.kernels import ahead
+from diffclust.solvers.kernels import ahead, helper
 
 HERE = torch.device("cpu")
 launched: list[str] = []
@@ -106,6 +106,7 @@ def main(folder):
     triton.runtime.driver.set_active(Driver())
     triton.knobs.compilation.listener = note
     torch.cuda.device = NoDevice
+    ahead._target_of = lambda device: GPUTarget("cuda", 90, 32)
     binding.solver_for = lambda *_: cuda
     torch_similarity.similarity.kernels_for = lambda embeddings: triton_similarity
 
@@ -130,27 +131,34 @@ def main(folder):
     assert not only_in_threads()
 
     # A rehearsal launches nothing; a step after it compiles nothing.
+    def rehearse(name, n_here):
+        """With how many kernels compiled by threads of this process; all others by another one."""
+        forget(folder / name)
+        training.module.rehearse(config, torch.from_numpy(labels), None, HERE)
+        assert not launched
+        assert step() == expected
+        assert only_in_threads(), compiled
+        assert len(compiled) == n_here
+        assert ptx(folder / name) == ptx(folder / "first launch")
+
+    triton.knobs.cache.dir = str(folder / "rehearsal")
+    rehearse("rehearsal", 7)  # those whose modules import torch
+    triton.knobs.cache.dir = str(folder / "dead helper")
+    key = ahead.start_triton()[1]
+    ahead._helper = helper.start_helper(key)
+    ahead._helper._process.kill()
+    rehearse("dead helper", 12)
     forget(folder / "rehearsal")
-    data.first_batch = lambda device: batch
-    counter = int(module.loss.noise_counter)
-    module.rehearse(data, torch.device("cuda"))
-    assert not launched
-    assert int(module.loss.noise_counter) == counter
+    assert helper.start_helper(key) is None
+
+    # The next process, with a full cache.
+    training.module.rehearse(config, torch.from_numpy(labels), None, HERE)
     assert step() == expected
-    assert only_in_threads(), compiled
-    assert len(compiled) == 12
-    assert ptx(folder / "rehearsal") == ptx(folder / "first launch")
+    assert not compiled
 
     # A loss without a gradient needs no other kernels.
     with torch.no_grad():
         module.loss.eval()(torch.zeros(256, 16), batch[1])
-    assert len(compiled) == 12
-
-    # The next process, with a full cache.
-    forget(folder / "rehearsal")
-    module.loss.train()
-    module.rehearse(data, torch.device("cuda"))
-    assert step() == expected
     assert not compiled
 
     # A small problem is launched without Triton's look at all arguments, but not in a rehearsal.

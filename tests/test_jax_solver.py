@@ -26,7 +26,7 @@ SEED, FIRST = (5 << 40) + 7, 2**32 - 2  # both words of the seed, and draws on b
 
 
 def noise_of(seed, n_draws, n, kind, first_draw=0, antithetic=False):
-    words = np.concatenate([calls.as_words(seed), calls.as_words(first_draw)], 1)
+    words = calls.words_of(noise.Draws(seed=seed, first=first_draw))
 
     @jax.jit
     def make(words, number):
@@ -42,6 +42,17 @@ def test_noise_is_the_definition_to_the_last_bit(n, kind):
     made = noise_of(SEED, 40, n, kind, FIRST)
     assert made.dtype == np.float32
     np.testing.assert_array_equal(made, noise.sample(SEED, 40, n, kind, first_draw=FIRST))
+
+
+@pytest.mark.parametrize("number", [0, 7, -3, -(2**31), 2**31 - 1, 2**31, -(2**31) - 1, 2**40 + 5, 2**63 - 1])
+def test_an_integer_is_a_row_of_one_or_two_words(number):
+    rows = [calls.as_row(number)]
+    if -(2**31) <= number < 2**31:
+        rows.append(jax.jit(calls.as_row)(jnp.int32(number)))
+    for row in rows:
+        assert row.shape == (1, 1 if -(2**31) <= number < 2**31 else 2)
+        low, high = np.asarray(calls._as_words(row))[0].tolist()
+        assert low | high << 32 == number % 2**64
 
 
 def test_negative_seeds_count_modulo_two_to_the_64():
@@ -151,8 +162,8 @@ def test_one_seed_for_all_problems_or_one_for_each():
     similarity = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, 6)).astype(np.float32))
     similarity = similarity + similarity.swapaxes(-1, -2)
     options = {"n_draws": 4, "epsilon": 1.0}
-    seeds = [3, 5 << 33, 9]
-    words = jnp.concatenate([jnp.asarray(calls.as_words(seed)) for seed in seeds])
+    seeds = [3 << 40, 5 << 33, 9 << 32]
+    words = jnp.concatenate([jnp.asarray(calls.as_row(seed)) for seed in seeds])
     together = solve(xla, similarity, jnp.array([2, 2, 2]), seed=words, **options)
     for p, seed in enumerate(seeds):
         alone = solve(cpu, np.asarray(similarity[p : p + 1]), np.array([2]), seed=seed, **options)

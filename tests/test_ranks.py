@@ -16,10 +16,12 @@ pytest.importorskip("typer")
 torch = pytest.importorskip("torch")
 
 import torch.multiprocessing as mp  # noqa: E402
+from lightning.fabric.plugins.environments import LightningEnvironment  # noqa: E402
 from lightning.pytorch.callbacks import Callback  # noqa: E402
 
 import diffclust as dc  # noqa: E402
 from diffclust.training import TrainingConfig, fit, is_first_rank, is_restartable, torchrun_settings  # noqa: E402
+from diffclust.training.ranks import own_environment  # noqa: E402
 from processes import FORKED, python_m  # noqa: E402
 
 N = 60
@@ -165,6 +167,25 @@ def test_who_started_this_process(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
         fit(config, make_rows(), KNOWN, on_ready=stop)
+
+
+@pytest.mark.parametrize(
+    ("launched", "is_own"),
+    [
+        ({}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, False),
+        ({"PMI_RANK": "0"}, False),
+        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0", "GROUP_RANK": "0"}, False),
+    ],
+)
+def test_lightning_does_not_look_for_who_has_launched_this_process_if_nobody_has(monkeypatch, launched, is_own):
+    """It would start MPI for that."""
+    for name in list(os.environ):
+        if name.startswith(("OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")):
+            monkeypatch.delenv(name)
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    assert [type(each) for each in own_environment()] == [LightningEnvironment] * is_own
 
 
 def test_settings_of_ranks():

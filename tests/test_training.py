@@ -37,6 +37,7 @@ from diffclust.training.data import (  # noqa: E402
     longest_shift,
     move_images,
     mutual_others,
+    shape_of_batch,
 )
 from diffclust.training.module import ForestModule, make_module, pair_scores  # noqa: E402
 from diffclust.training.steps import Steps, seed_step  # noqa: E402
@@ -516,6 +517,26 @@ def test_scaling_of_rows():
     torch.testing.assert_close(reloaded(x), counts(x))
     with pytest.raises(ValueError, match="negative"):
         InputScaling((2,), "counts").fit(-x)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"neighbours": 3}, {"views": 2}, {"batch_size": 500}, {"batch_size": 500, "views": 3}, {"apart": 1}]
+)
+def test_a_rehearsal_has_the_shapes_of_a_batch(changes):
+    """What is known of it has the form of a batch's, and a k that is in range stays what it is."""
+    x, _, known = make_data()
+    if "views" in changes:
+        x, changes = np.random.default_rng(0).normal(size=(len(x), 8, 8)), {**changes, "augment": "shift"}
+    apart = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], bool) if "apart" in changes else None
+    config = make_config(**{"neighbours": 0, **{name: value for name, value in changes.items() if name != "apart"}})
+    rows, labels = as_rows(x), as_labels(known, len(x))
+    data = ForestData(config, rows, labels, None, apart)
+    (_, batch), rehearsed = data.first_batch(torch.device("cpu")), shape_of_batch(config, labels, apart)
+    for name in ("labels", "relation", "soft"):
+        of_batch, other = getattr(batch, name), getattr(rehearsed, name)
+        assert (of_batch is None) == (other is None), name
+        if of_batch is not None:
+            assert (type(of_batch), of_batch.dtype, of_batch.shape) == (type(other), other.dtype, other.shape), name
 
 
 def test_rows_come_with_a_neighbour_that_must_link():

@@ -111,12 +111,8 @@ class Knowledge:
                 or weights have a wrong shape or range.
         """
         known = _as_labels(labels)
-        must, cannot = (pairs if hasattr(pairs, "shape") else list(pairs or ()) for pairs in (must_link, cannot_link))
-        if must_weights is None and cannot_weights is None and label_weights is None:
-            group, apart = join_knowledge(known, must, cannot)
-            return cls(known, _as_array(must), _as_array(cannot), group, apart)
         n_points = len(known)
-        must, cannot = check_pairs("must_link", must, n_points), check_pairs("cannot_link", cannot, n_points)
+        must, cannot = check_pairs("must_link", must_link, n_points), check_pairs("cannot_link", cannot_link, n_points)
         weights = (
             _as_weights("must_weights", must_weights, len(must)),
             _as_weights("cannot_weights", cannot_weights, len(cannot)),
@@ -124,7 +120,8 @@ class Knowledge:
         )
         hard_must, hard_cannot, hard_label = map(np.isinf, weights)
         group, apart = join_knowledge(np.where(hard_label, known, -1), must[hard_must], cannot[hard_cannot])
-        return cls(known, _as_array(must), _as_array(cannot), group, apart, *weights)
+        all_hard = must_weights is None and cannot_weights is None and label_weights is None
+        return cls(known, must, cannot, group, apart, *(() if all_hard else weights))
 
     @classmethod
     def from_constraints(cls, constraints: Constraints | Knowledge | None, n_points: int) -> Knowledge:
@@ -390,10 +387,6 @@ def _as_weights(name: str, given: Weights, length: int) -> Floats:
     numbers = np.asarray(to_numpy(given, name), np.float64)
     unknown = np.isnan(numbers)
     return np.where(unknown, np.nan, check_weights(name, np.where(unknown, 0.0, numbers), (length,)))
-
-
-def _as_array(pairs: Any) -> NDArray[np.int64]:
-    return np.asarray(pairs, np.int64).reshape(-1, 2)
 
 
 def _pairs_of_groups(group: NDArray[np.int64], apart: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

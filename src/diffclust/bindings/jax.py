@@ -16,7 +16,7 @@ from diffclust.noise import check_integer, draw_seed
 from diffclust.solvers import Answer, Request, solver_for
 from diffclust.solvers.checks import check_answer, check_request
 from diffclust.solvers.xla import Array, jax, jnp, sums
-from diffclust.solvers.xla.calls import Arrays, as_words, join, split, varying
+from diffclust.solvers.xla.calls import Arrays, as_row, join, split, varying
 from diffclust.solvers.xla.choice import fastest
 from diffclust.solvers.xla.sums import adjacency_counts, connectivity_products
 
@@ -160,8 +160,8 @@ soft_forest.defvjp(_soft_forward, _soft_backward)
 # ---------------------------------------------------------------------------------------------------------- The binding
 
 
-def _seed_words(seed: Any) -> Any:
-    """The words of an integer, an integer scalar or a key; ``jax.random.key(7)`` is the seed 7."""
+def _seed_row(seed: Any) -> Any:
+    """The row of an integer, an integer scalar or a key; ``jax.random.key(7)`` is the seed 7."""
     if seed is None:
         # JAX has no global generator. A number drawn while a function is traced would be the same in all its runs.
         if isinstance(jnp.zeros(()), jax.core.Tracer):
@@ -170,7 +170,7 @@ def _seed_words(seed: Any) -> Any:
             )
         seed = draw_seed(None)
     if not isinstance(seed, Array):
-        return as_words(check_integer("seed", seed))
+        return as_row(check_integer("seed", seed))
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.ndim:
             raise TypeError(f"seed must be one JAX key, got keys of shape {seed.shape}. Use jax.vmap for many.")
@@ -178,27 +178,27 @@ def _seed_words(seed: Any) -> Any:
         seed = data if data.shape == (2,) else jax.random.bits(seed, (2,), jnp.uint32)
     if seed.shape == (2,) and seed.dtype == jnp.uint32:  # the high word first
         return seed[None, ::-1]
-    return _integer_words("seed", seed)
+    return _integer_row("seed", seed)
 
 
-def _integer_words(name: str, value: Any) -> Any:
+def _integer_row(name: str, value: Any) -> Any:
     if not isinstance(value, Array):
-        return as_words(check_integer(name, value))
+        return as_row(check_integer(name, value))
     if not jnp.issubdtype(value.dtype, jnp.integer) or value.ndim:
         raise TypeError(
             f"{name} must be an integer, a 0-d integer array or, as seed, a JAX key, got {value.dtype} {value.shape}."
         )
-    return as_words(value)
+    return as_row(value)
 
 
 def _ready(given: Array, request: Request) -> tuple[Request, Arrays]:
     """The constants and the arrays of a request."""
     draws = request.draws
-    words = (jnp.asarray(_seed_words(draws.seed)), jnp.asarray(_integer_words("first_draw", draws.first)))
+    rows = (jnp.asarray(_seed_row(draws.seed)), jnp.asarray(_integer_row("first_draw", draws.first)))
     settings, arrays = split(
         request._replace(
             similarity=given.reshape(math.prod(given.shape[:-2]), *given.shape[-2:]),
-            draws=draws._replace(seed=words[0], first=words[1], epsilon=jnp.full((1, 1), draws.epsilon, jnp.float32)),
+            draws=draws._replace(seed=rows[0], first=rows[1], epsilon=jnp.full((1, 1), draws.epsilon, jnp.float32)),
         )
     )
     return settings, arrays._replace(similarity=varying(*arrays))

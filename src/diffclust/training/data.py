@@ -315,7 +315,7 @@ class ForestData(pl.LightningDataModule):
     def rows_of_step(self, step: int) -> Tensor:
         """The numbers of the rows of a step: all views of them, or the rows and then their neighbours."""
         config = self.config
-        size = min(max(1, int(config.batch_size) // self.copies), len(self.labelled) + len(self.unlabelled))
+        size = _rows_of_batch(config, self.copies, len(self.labelled) + len(self.unlabelled))
         rows = batch_rows(config.seed, step, self.labelled, self.unlabelled, size, self._n_labelled())
         if self.nearest is None:
             return torch.from_numpy(np.tile(rows, config.views))
@@ -377,6 +377,18 @@ def batch_constraints(labels: Tensor, apart: NDArray[np.bool_] | None, views: in
     if views > 1:
         raise ValueError("views above 1 is for labels, not for pairs that belong together or apart.")
     return Constraints.from_groups(to_numpy(labels), apart)
+
+
+def shape_of_batch(config: TrainingConfig, labels: Tensor, apart: NDArray[np.bool_] | None) -> Constraints:
+    """What is known about some rows, in the form and size of the batches of a training, before there are any."""
+    copies = config.views if config.neighbours in ("auto", 0) else 2
+    n = _rows_of_batch(config, copies, len(labels))
+    return batch_constraints(labels[torch.arange(n * copies, device=labels.device) % n], apart, copies)
+
+
+def _rows_of_batch(config: TrainingConfig, copies: int, n_rows: int) -> int:
+    """How many different rows a batch has."""
+    return min(max(1, int(config.batch_size) // copies), n_rows)
 
 
 def _relation_of_views(labels: Tensor, views: int) -> Tensor:

@@ -26,8 +26,8 @@ from diffclust.training import loop
 from diffclust.training.callbacks import SaveBlocks, StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint
 from diffclust.training.data import Block, ForestData, as_problem, as_rows, as_rows_and_labels, warn_of_lost_digits
-from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores
-from diffclust.training.ranks import RankGroup
+from diffclust.training.module import ForestModule, check_finite, make_module, pair_scores, rehearse
+from diffclust.training.ranks import RankGroup, own_environment
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import PRECISIONS, Steps
 
@@ -108,9 +108,11 @@ def fit_many(
             enable_checkpointing=False,
             enable_progress_bar=progress,
             enable_model_summary=False,
-            plugins=[WholeCheckpoints()],
+            plugins=[WholeCheckpoints(), *own_environment()],
         )
-        members[0].rehearse(data[0], trainer.strategy.root_device)
+        first, gpu = data[0], trainer.strategy.root_device
+        if gpu.type == "cuda" and first.config.has_kernels:
+            rehearse(first.config, first.sets["training"][1], first.apart, gpu)
         small = all(loop.needs_one_thread(each, rows, int(each.config.batch_size)) for each in members)
         with loop.interruptible(rank_group), one_thread(small):
             trainer.fit(

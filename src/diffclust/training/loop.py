@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -21,14 +22,14 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from numpy.typing import NDArray
 
-from diffclust.backbones import BACKBONES
+from diffclust.backbones import BACKBONES, is_image
 from diffclust.frameworks import to_numpy
 from diffclust.threads import ignored_warnings, is_small, one_thread
 from diffclust.training import ranks
 from diffclust.training.callbacks import StepBar
 from diffclust.training.checkpoints import LAST, WholeCheckpoints, check_checkpoint, check_resumable
 from diffclust.training.data import ForestData, as_problem, as_rows, as_rows_and_labels
-from diffclust.training.module import CrossEntropy, ForestModule, make_module, usual_tensors
+from diffclust.training.module import CrossEntropy, ForestModule, make_module, rehearse, usual_tensors
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import PRECISIONS
 
@@ -117,10 +118,7 @@ def fit(
     """
     rows, labels, apart, config = as_problem(config, x, y)
     config = dataclasses.replace(config, validate_every=min(config.validate_every, config.n_steps))
-    if config.has_kernels and choose_device(config.device) == "cuda":
-        from diffclust.solvers.kernels.ahead import start_triton
-
-        start_triton()
+    getting_ready = _get_ready(config, rows, labels, apart)
     state = None if resume is None else check_checkpoint(resume)
     data = ForestData(config, rows, labels, None if validation is None else as_rows_and_labels(*validation), apart)
     with private_random_state(), quiet_lightning(), ExitStack() as stack:
@@ -156,8 +154,6 @@ def fit(
             enable_model_summary=False,
             default_root_dir=place,
         )
-        if trainer.world_size == 1:
-            module.rehearse(data, trainer.strategy.root_device)
         reason = why_single_steps(config, trainer, callbacks)
         data.in_blocks = not reason
         module.not_captured = reason if trainer.strategy.root_device.type == "cuda" else ""
@@ -165,6 +161,8 @@ def fit(
             on_ready()
         with ranks.explain_lost_ranks(trainer, config.timeout):
             ranks.prepare_process_group(trainer)
+            if getting_ready is not None:
+                getting_ready.join()
             with interruptible(rank_group), one_thread(needs_one_thread(module, rows, int(config.batch_size))):
                 trainer.fit(
                     module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True
@@ -271,6 +269,30 @@ def choose_device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("There is no CUDA device that PyTorch can use. Take device 'cpu' or 'auto'.")
     return device
+
+
+def _get_ready(
+    config: TrainingConfig, rows: torch.Tensor, labels: torch.Tensor, apart: NDArray[np.bool_] | None
+) -> threading.Thread | None:
+    """On one GPU, a thread that does now what the first step would: compile kernels, load torch's libraries."""
+    devices = [0] if config.devices == 1 else config.devices
+    if choose_device(config.device) != "cuda" or config.num_nodes != 1:
+        return None
+    if not isinstance(devices, list) or len(devices) != 1:
+        return None
+    gpu = torch.device("cuda", devices[0])
+
+    def get_ready() -> None:
+        if config.has_kernels:
+            rehearse(config, labels, apart, gpu)
+        if is_image(tuple(rows.shape[1:])):
+            with contextlib.suppress(RuntimeError), torch.no_grad():
+                image = torch.zeros(1, 1, 8, 8, device=gpu)
+                torch.nn.functional.conv2d(image, image)
+
+    thread = threading.Thread(target=get_ready, name="diffclust-get-ready", daemon=True)
+    thread.start()
+    return thread
 
 
 def _checkpoints(config: TrainingConfig, folder: Path | None, validates: bool) -> list[Callback]:

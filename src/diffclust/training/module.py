@@ -20,7 +20,7 @@ from diffclust.forest import spanning_forest
 from diffclust.frameworks import to_numpy
 from diffclust.groups import UNKNOWN
 from diffclust.metrics import SCORES
-from diffclust.training.data import LONGEST_BLOCK, Block, ForestData
+from diffclust.training.data import LONGEST_BLOCK, Block, shape_of_batch
 from diffclust.training.settings import MONITORS, TrainingConfig
 from diffclust.training.steps import Steps, seed_step
 
@@ -97,6 +97,46 @@ def pair_scores(found: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return error, ari
 
 
+def make_loss(config: TrainingConfig) -> modules.PartialFenchelYoungLoss | CrossEntropy:
+    """The loss of a step."""
+    if config.objective == "cross-entropy":
+        return CrossEntropy(config.k, similarity=config.similarity, reachability=config.reachability)
+    loss = modules.PartialFenchelYoungLoss(
+        config.k,
+        epsilon=float(config.epsilon),
+        n_draws=config.n_draws,
+        noise=config.noise,
+        seed=config.seed,
+        must_link_first=config.must_link_first,
+        similarity=config.similarity,
+        reachability=config.reachability,
+    )
+    if config.noise_start != 1:
+        loss.noise_scale = torch.ones(())
+    return loss
+
+
+def rehearse(config: TrainingConfig, labels: Tensor, apart: NDArray[np.bool_] | None, gpu: torch.device) -> None:
+    """Starts to compile what the loss of a step needs on a GPU. Nothing waits for it but the loss.
+
+    Args:
+        config: without "auto".
+        labels: of all rows; a batch of them is as one of training, in its shapes.
+        apart: as in :func:`diffclust.training.data.batch_constraints`.
+        gpu: the device.
+    """
+    from diffclust.solvers.kernels.ahead import compile_only
+
+    try:
+        with compile_only(gpu):
+            known = shape_of_batch(config, labels.to(gpu), apart)
+            n, width = known.n_points, int(config.embedding_dim)
+            embeddings = torch.linspace(0, 1, n * width, device=gpu).reshape(n, width)
+            make_loss(config)(embeddings.requires_grad_(), known).backward()
+    except Exception as error:  # the first step raises it, too
+        LOG.debug("Kernels are not compiled ahead: %s: %s", type(error).__name__, error)
+
+
 class ForestModule(pl.LightningModule):
     """Input scaling, backbone and loss. ``module(x)`` gives the embeddings of a tensor of rows.
 
@@ -123,31 +163,13 @@ class ForestModule(pl.LightningModule):
             )
         self.scaling = InputScaling(self.input_shape, config.scaling)
         self.backbone = make_backbone(backbone, self.input_shape, int(config.embedding_dim))
-        self.loss = self._make_loss()
+        self.loss = make_loss(config)
         self.register_buffer("losses", torch.full((config.n_steps,), torch.nan))
         self.validations: list[dict[str, float]] = []
         self.final_noise_losses: list[dict[str, float]] = []
         self.not_captured = ""
         self._steps: Steps | None = None  # that take blocks, if batches are blocks
         self._first_batch: tuple[Tensor, Constraints] | None = None
-
-    def _make_loss(self) -> modules.PartialFenchelYoungLoss | CrossEntropy:
-        config = self.config
-        if config.objective == "cross-entropy":
-            return CrossEntropy(config.k, similarity=config.similarity, reachability=config.reachability)
-        loss = modules.PartialFenchelYoungLoss(
-            config.k,
-            epsilon=float(config.epsilon),
-            n_draws=config.n_draws,
-            noise=config.noise,
-            seed=config.seed,
-            must_link_first=config.must_link_first,
-            similarity=config.similarity,
-            reachability=config.reachability,
-        )
-        if config.noise_start != 1:
-            loss.noise_scale = torch.ones(())
-        return loss
 
     @property
     def n_steps(self) -> int:
@@ -227,24 +249,6 @@ class ForestModule(pl.LightningModule):
         every = max(LEAST_STEPS, -(-self.n_steps // CURVE_POINTS))
         if self.loss.noise_scale is not None and step % every == 0:
             self._measure_at_final_noise(step)
-
-    def rehearse(self, data: ForestData, device: torch.device) -> None:
-        """On a GPU, starts to compile what the loss of a step needs, in threads. Nothing waits for it but the loss."""
-        if device.type != "cuda" or not self.config.has_kernels:
-            return
-        from diffclust.solvers.kernels.ahead import compile_only
-
-        counter = self.loss.get_buffer("noise_counter")
-        before = counter.clone()
-        try:
-            with compile_only(device):
-                rows, known = data.first_batch(device)
-                n, width = known.n_points, int(self.config.embedding_dim)
-                embeddings = torch.linspace(0, 1, n * width, device=rows.device).reshape(n, width)
-                self.loss(embeddings.requires_grad_(), known).backward()
-        except Exception as error:  # the first step raises it, too
-            LOG.debug("Kernels are not compiled ahead: %s: %s", type(error).__name__, error)
-        counter.copy_(before)
 
     @torch.no_grad()
     def _measure_at_final_noise(self, step: int) -> None:

@@ -19,7 +19,12 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.plugins.environments import (
+    LightningEnvironment,
+    LSFEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -45,7 +50,15 @@ def is_restartable() -> bool:
     return any(int(os.environ.get(name) or 0) > 0 for name in ("TORCHELASTIC_MAX_RESTARTS", "SLURM_RESTART_COUNT"))
 
 
-def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl.Trainer:
+def own_environment() -> list[LightningEnvironment]:
+    """A plugin that spares Lightning the look for MPI, where nothing has launched this process as a rank."""
+    # If mpi4py is installed, Lightning starts MPI to see whether it is there, which takes half a second.
+    launchers = TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment
+    by_mpi = any(name.startswith(("OMPI_", "PMI_", "PMIX_", "MPI_")) for name in os.environ)
+    return [] if by_mpi or any(each.detect() for each in launchers) else [LightningEnvironment()]
+
+
+def make_trainer(config: TrainingConfig, accelerator: str, *, plugins: list[Any], **options: Any) -> pl.Trainer:
     """Lightning's Trainer on the ranks of the config."""
     try:
         trainer = pl.Trainer(
@@ -54,6 +67,7 @@ def make_trainer(config: TrainingConfig, accelerator: str, **options: Any) -> pl
             num_nodes=config.num_nodes,
             strategy=config.strategy,
             sync_batchnorm=accelerator == "cuda" and (config.devices, config.num_nodes) != (1, 1),
+            plugins=[*plugins, *own_environment()],
             **options,
         )
     except MisconfigurationException as error:

@@ -15,7 +15,7 @@ The noise is that of :mod:`diffclust.noise` to the last bit. XLA's compilers fus
 one operation that rounds once; ``philox.rounded`` stands between the two where that would change a bit.
 
 All functions are pure functions of arrays with a leading dimension of problems. Seeds and numbers of draws have 64
-bits, more than JAX's integers have by default: they are pairs of words, see ``calls.as_words``.
+bits, more than JAX's integers have by default: they are rows of words, see ``calls.as_row``.
 
 The way of a draw: ``philox.py`` makes its noise, ``weights.py`` the ordered weights, ``trees.py`` spanning trees of
 them, ``forests.py`` forests and what is returned of them; ``chunks.py`` goes over the draws, ``sums.py`` stands behind.
@@ -51,8 +51,8 @@ MAX_POINTS = 32767  # an edge (i, j) and a bit are the int32 2 * (i * n + j) + b
 def solve(request: Request) -> Answer:
     """Solve all problems and draws; see :class:`diffclust.solvers.base.Request`.
 
-    Seed and first draw may be words, (1, 2) or one row for every problem, and epsilon an array with one row or one for
-    every problem, (rows, 1). A compiled program raises nothing: whether k is reached is the caller's to check.
+    Seed and first draw may be rows as those of ``calls.as_row``, and epsilon an array (rows, 1): one row, or one for
+    every problem. A compiled program raises nothing: whether k is reached is the caller's to check.
     """
     if (n := request.similarity.shape[-1]) > MAX_POINTS:
         raise ValueError(f"The JAX solver takes up to {MAX_POINTS} points, got {n}.")

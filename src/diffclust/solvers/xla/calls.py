@@ -20,8 +20,8 @@ class Arrays(NamedTuple):
     n_clusters: Any
     labels: Any
     relation: Any
-    seed: Any  # (rows, 2) words
-    first_draw: Any  # (rows, 2) words
+    seed: Any  # (rows, 2) words, or (rows, 1) int32
+    first_draw: Any  # the same
     epsilon: Any  # (rows, 1)
 
     @property
@@ -44,8 +44,8 @@ def split(request: Request) -> tuple[Request, Arrays]:
         jnp.full((n_problems,), clusters, jnp.int32) if isinstance(clusters, int) else clusters,
         request.labels,
         request.relation,
-        as_words(draws.seed),
-        as_words(draws.first),
+        as_row(draws.seed),
+        as_row(draws.first),
         draws.epsilon if isinstance(draws.epsilon, Array) else np.full((1, 1), draws.epsilon, np.float32),
     )
     draws = draws._replace(seed=None, first=None, epsilon=None)
@@ -79,22 +79,39 @@ def varying(value: Array, *arrays: Array | None) -> Array:
     return value
 
 
-def as_words(value: Any) -> Any:
-    """(1, 2) uint32, the low and the high word of an integer, which counts modulo 2^64; such words pass."""
+def as_row(value: Any) -> Any:
+    """An integer, which counts modulo 2^64, as a row: low and high word, (1, 2) uint32; such rows pass.
+
+    One of 32 bits with a sign stays as it is, (1, 1) int32: on a GPU, kernels then read it without another kernel
+    before them, which XLA would have for an array of words.
+    """
     if not isinstance(value, Array):
-        return np.array([[int(value) & 0xFFFFFFFF, (int(value) >> 32) & 0xFFFFFFFF]], np.uint32)
+        number = int(value)
+        if -(1 << 31) <= number < 1 << 31:
+            return np.array([[number]], np.int32)
+        return np.array([[number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF]], np.uint32)
     if value.ndim == 2:
         return value
+    if value.dtype == jnp.int32:
+        return value.reshape(1, 1)
     high = value >> 32 if value.dtype.itemsize == 8 else jnp.where(value < 0, -1, 0)
     return jnp.stack([value.astype(jnp.uint32), high.astype(jnp.uint32)])[None]
 
 
+def _as_words(rows: Any) -> Any:
+    """(rows, 2) words of rows as :func:`as_row` makes them."""
+    if rows.shape[-1] == 2:
+        return rows
+    xp = np if isinstance(rows, np.ndarray) else jnp
+    return xp.concatenate([rows, xp.where(rows < 0, -1, 0)], 1).astype(xp.uint32)
+
+
 def words_of(draws: Draws) -> Any:
     """(rows, 4) words of seed and first draw: one row, or one for every problem."""
-    return _join_words(as_words(draws.seed), as_words(draws.first))
+    return _join_words(as_row(draws.seed), as_row(draws.first))
 
 
 def _join_words(seed: Any, first_draw: Any) -> Any:
     rows = max(len(seed), len(first_draw))
     xp = np if isinstance(seed, np.ndarray) and isinstance(first_draw, np.ndarray) else jnp
-    return xp.concatenate([xp.broadcast_to(each, (rows, 2)) for each in (seed, first_draw)], 1)
+    return xp.concatenate([xp.broadcast_to(_as_words(each), (rows, 2)) for each in (seed, first_draw)], 1)

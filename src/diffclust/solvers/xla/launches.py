@@ -96,9 +96,13 @@ def empty(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
 
 
 @triton.jit
-def integer(words):
-    """The integer of a low and a high word."""
-    return (tl.load(words).to(tl.uint64) | (tl.load(words + 1).to(tl.uint64) << 32)).to(tl.int64)
+def integer(row):
+    """The integer of a low and a high word, or of one with a sign."""
+    if row.dtype.element_ty == tl.int32:
+        value = tl.load(row).to(tl.int64)
+    else:
+        value = (tl.load(row).to(tl.uint64) | (tl.load(row + 1).to(tl.uint64) << 32)).to(tl.int64)
+    return value
 
 
 @triton.jit
