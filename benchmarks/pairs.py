@@ -9,11 +9,12 @@ index over all rows.
 
     python benchmarks/pairs.py OUT/*/pbmc-components.npz iris wine --seeds 0 --flip 0 0.1 0.2 --out results/pairs.csv
 
-With --flip, a share of the 500 pairs of each kind says the opposite. The rows are clustered as they are, without
-training, by cut "auto": under hard pairs, those left out that contradict earlier ones (in random order), and with
-weights found automatically. Method "told" is a yardstick that knows the share of wrong pairs, and of each row the class
-probabilities by a support vector machine that was told the true labels of nine tenths of the rows, without this one:
-belief propagation finds the clusters. A set is an .npz file, or a name of benchmarks/small_sets.py.
+With --flip, a share of the pairs of each kind says the opposite; --pairs is how many there are of each kind. The rows
+are clustered as they are, without training, by cut "auto": under hard pairs, those left out that contradict earlier
+ones (in random order), and with weights found automatically. Method "told" is a yardstick that knows the share of wrong
+pairs, and of each row the class probabilities by a support vector machine that was told the true labels of nine tenths
+of the rows, without this one: belief propagation finds the clusters. A set is an .npz file, or a name of
+benchmarks/small_sets.py.
 """
 
 import argparse
@@ -93,13 +94,13 @@ def told_labels(x: np.ndarray, y: np.ndarray, pairs: np.ndarray, same: np.ndarra
 
 
 def compare_flipped(
-    title: str, x: np.ndarray, y: np.ndarray, seed: int, share: float, methods: list[str]
+    title: str, x: np.ndarray, y: np.ndarray, seed: int, share: float, methods: list[str], n_each: int
 ) -> list[dict]:
     """Hard pairs and pairs of automatic weight, of which a share is wrong."""
     k, unknown = int(y.max()) + 1, np.full(len(x), -1)
     rng = np.random.default_rng([seed, 6])
     must, cannot = pairs_of_truth(rng, y, 200 * k + 20_000)
-    pairs = np.concatenate([must[:500], cannot[:500]])
+    pairs = np.concatenate([must[:n_each], cannot[:n_each]])
     wrong = np.zeros(len(pairs), bool)
     wrong[rng.choice(len(pairs), round(share * len(pairs)), replace=False)] = True
     same = (y[pairs[:, 0]] == y[pairs[:, 1]]) ^ wrong
@@ -113,7 +114,8 @@ def compare_flipped(
     rows = []
     for method in methods:
         start, found = time.process_time(), None
-        row = {"set": title, "seed": seed, "flipped": share, "method": method, "ari": "", "cut": "error", "wrong": ""}
+        row = {"set": title, "seed": seed, "pairs": len(pairs), "flipped": share, "method": method}
+        row |= {"ari": "", "cut": "error", "wrong": ""}
         if method == "told":
             ari = adjusted_rand_score(y, told_labels(x, y, pairs, same, share))
             rows.append(row | {"ari": round(ari, 4), "cut": "", "seconds": round(time.process_time() - start, 1)})
@@ -139,6 +141,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--flip", nargs="+", type=float, help="shares of wrong pairs")
+    parser.add_argument("--pairs", nargs="+", type=int, default=[500], help="of each kind")
     parser.add_argument("--methods", nargs="+", choices=["hard", "auto", "told"], default=["hard", "auto"])
     parser.add_argument("--out", type=Path, help="csv file of what --flip gives")
     arguments = parser.parse_args()
@@ -149,8 +152,9 @@ def main() -> None:
             row
             for title, (x, y) in sets.items()
             for seed in arguments.seeds
+            for n_each in arguments.pairs
             for share in arguments.flip
-            for row in compare_flipped(title, x, y, seed, share, arguments.methods)
+            for row in compare_flipped(title, x, y, seed, share, arguments.methods, n_each)
         ]
         if arguments.out:
             with arguments.out.open("w", newline="") as file:

@@ -183,14 +183,24 @@ def test_the_cluster_of_a_class_is_that_of_its_hard_labels():
     assert [each.pair for each in known.violated([0, 1, 1, 2])] == [(1, 0), (2, 0)]
 
 
-def test_an_empty_cluster_gets_a_part_of_a_large_one_and_groups_stay_whole():
-    points = np.array([[0.0], [0.1], [1.0], [1.1], [9.0]])
-    group = np.array([0, -1, -1, 0, 1])  # rows 0 and 3 belong together
-    found = doubt._fill_empty(np.array([0, 0, 0, 0, 1]), points, group, 4)
-    assert len(np.unique(found)) == 4
-    assert found[0] == found[3]
-    assert found[4] == 1
-    np.testing.assert_array_equal(doubt._fill_empty(np.zeros(2, int), points[:2], np.array([0, 0]), 2), [0, 0])
+def test_an_empty_cluster_gets_the_rows_that_the_model_gives_it_and_what_is_known_holds():
+    known = Knowledge.join([-1] * 6, [(0, 3)], [(0, 1), (2, 4)])
+    share = np.full((6, 3), 0.01)
+    share[:, 0], share[[1, 2], 1] = 0.6, 0.9
+    share[:, 2] = [0.35, 0.5, 0.3, 0.34, 0.1, 0.0]  # 1.59 rows in all
+    clusters = np.array([0, 1, 1, 0, 0, 0])
+    assert doubt._fill_empty(clusters, share, known).tolist() == [0, 2, 1, 0, 0, 0]
+    share[:4, 2] = [0.9, 0.7, 0.65, 0.9]  # 3.25 rows: the group of both, and not row 1, which is apart from it
+    assert doubt._fill_empty(clusters, share, known).tolist() == [2, 1, 2, 2, 0, 0]
+    alone = Knowledge.join([-1] * 2, [(0, 1)])  # no row is left for another cluster
+    assert doubt._fill_empty(np.zeros(2, int), np.array([[0.6, 0.4]] * 2), alone).tolist() == [0, 0]
+
+
+def test_a_row_is_not_taken_from_a_cluster_that_has_no_other():
+    share = np.array([[0.1, 0.0, 0.9], [0.5, 0.0, 0.1], [0.5, 0.0, 0.2], [0.0, 0.9, 0.1]])
+    found = doubt._fill_empty(np.array([0, 1, 1, 1]), share, Knowledge.join([-1] * 4))
+    assert found[0] == 0
+    assert len(np.unique(found)) == 3
 
 
 def test_many_clusters_of_rows_and_noisy_pairs_are_all_found():
@@ -267,3 +277,76 @@ def test_a_third_column_of_pairs_is_their_weight(tmp_path):
 def test_wrong_weights_are_an_error(weights):
     with pytest.raises(ValueError, match="must_weights must be"):
         Knowledge.join([-1] * 3, [(0, 1)], must_weights=weights)
+
+
+def long_blobs(seed=0):
+    """Two long clusters side by side: what varies most says nothing about them."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat([0, 1], 60)
+    return rng.normal(size=(120, 5)) * [8, 1, 1, 1, 1] + 3 * truth[:, None] * [0, 1, 1, 0, 0], truth
+
+
+def test_with_hard_pairs_the_model_makes_the_clusters_and_they_are_obeyed():
+    x, truth = long_blobs()
+    must, cannot, _ = pairs_of(truth, 60, 0)
+    known = Knowledge.join(np.full(120, -1), must, cannot)
+    found = partition(x, known, 2, cut="auto")
+    assert found.evidence.cut == "pairs"
+    assert found.knowledge is known
+    assert known.agrees(found.clusters).all()
+    assert adjusted_rand_score(truth, found.clusters) > 0.9
+
+
+def test_pairs_of_rows_and_labels_go_to_the_model_together():
+    x, truth = three_blobs()
+    must, cannot, _ = pairs_of(truth, 40, 0)
+    labels = UNKNOWN.copy()
+    labels[[0, 40, 80]] = truth[[0, 40, 80]]
+    found = partition(x, Knowledge.join(labels, must, cannot), 3, cut="auto")
+    assert found.evidence.cut == "pairs"
+    assert found.classes[found.clusters[[0, 40, 80]]].tolist() == [0, 1, 2]
+    assert adjusted_rand_score(truth, found.clusters) == 1
+
+
+def test_hard_pairs_say_how_many_clusters_there_are():
+    x, truth = long_blobs()
+    must, cannot, _ = pairs_of(truth, 100, 0)
+    found = partition(x, Knowledge.join(np.full(120, -1), must, cannot), cut="auto")
+    assert found.n_clusters == 2
+    assert adjusted_rand_score(truth, found.clusters) > 0.9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_rows_with_hard_pairs_have_clusters(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 7))
+    x = np.round(rng.normal(size=(n, 2)), 1) * (seed > 0)  # of seed 0 all rows are equal
+    truth = rng.permutation(np.append([0, 1], rng.integers(0, 2, n - 2)))
+    must, cannot, _ = pairs_of(truth, 3, 0)
+    known = Knowledge.join(np.full(n, -1), must, cannot)
+    for n_clusters in (2, None):
+        found = partition(x, known, n_clusters, cut="auto")
+        assert known.agrees(found.clusters).all()
+        assert n_clusters in (found.n_clusters, None)
+
+
+def test_the_number_of_clusters_is_looked_for_until_it_gets_worse_and_then_in_between():
+    tried = []
+
+    def score(k):
+        tried.append(k)
+        return -abs(k - 7)
+
+    assert doubt._likeliest_number(score, 1, 100) == 7
+    assert tried == [2, 3, 4, 6, 8, 12, 5, 7]
+    assert doubt._likeliest_number(score, 9, 9) == 9
+    assert doubt._likeliest_number(score, 40, 100) == 40
+    assert doubt._likeliest_number(score, 1, 1) == 1
+
+
+def test_the_model_looks_at_hard_pairs_where_that_is_quick_and_not_at_labels_alone():
+    pair = Knowledge.join(np.full(5000, -1), [(0, 1)])
+    assert doubt.can_model(pair, 20)
+    assert not doubt.can_model(pair, 21)
+    assert not doubt.can_model(Knowledge.join(np.full(5001, -1), [(0, 1)]), 2)
+    assert not doubt.can_model(Knowledge.join([0, 1, -1]), 2)

@@ -1,6 +1,7 @@
-"""Pairs and labels that may be wrong: which of them to believe.
+"""Pairs and labels that may be wrong: which of them to believe, and the clusters that they and the rows speak for.
 
 :func:`believe` fits clusters to rows and to pairs at once. A pair of weight w is wrong with probability 1 / (1 + e^w).
+A hard pair counts as one that is wrong in one of 100 cases, and the clusters that are found are made to obey it.
 Each pair is judged by the clusters and all *other* pairs. The model is a mixture over which belief propagation spreads
 what pairs say; where pairs form no cycle that is exact. Weights that are not given are one number for all, found from
 how often pairs are contradicted where the other evidence is strong.
@@ -8,12 +9,15 @@ how often pairs are contradicted where the other evidence is strong.
 One mixture is easily caught in a poor optimum, so there are many, and their mean counts. Some look at the rows, the
 others at leading eigenvectors of a graph of neighbours and must-links, and all start from a clustering of such
 eigenvectors. A second pass knows better which must-links to believe and in which directions clusters are narrow, so its
-graphs are better. It also looks for neighbours in two other spaces: the directions in which the clusters of the first
-pass differ, and what a classifier of these clusters predicts for rows that it was not trained on.
+graphs are better. Neighbours are looked for among the rows as they are and the whitened rows. The second pass also
+looks in two other spaces: the directions in which the clusters of the first pass differ, and what a classifier of these
+clusters predicts for rows that it was not trained on.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +28,19 @@ from diffclust.cuts import (
     Ints,
     by_first_row,
     colour_groups,
+    gaussian,
     kmeans,
     leading_components,
     log_densities,
     spectral_rows,
+    squared_distances,
 )
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
 
 MOST_ROWS = 5000  # that the model is fitted to; those that something is known of are always among them
+FEW_ROWS = 2000  # to which it is fitted with some numbers of clusters, where none is given
+MOST_SHARES = 100_000  # rows times clusters up to which it looks at pairs of which none may be wrong
 DIMENSIONS = 20  # leading components of the rows
 PASSES = 2
 # Neighbours of each row, the weight of a must-link beside them, and how many more eigenvectors than clusters.
@@ -42,7 +50,7 @@ LANDMARKS, RIDGE, FOLDS, CLASSIFIER_STEPS = 300, 0.03, 5, 30
 LEAST_LOG_CHANCE = -8.0  # of a cluster, by the classifier
 WHITENED_SHARE = 0.3  # scale of the whitened rows beside what the classifier predicts
 LINKED_NEIGHBOURS = 5  # rows that are so near each other mutually are linked in all mixtures
-SHARED = 10_000  # a prior that leaves clusters no covariance of their own
+SHARED = -1  # in place of a prior: all clusters have one covariance
 # Prior of the covariances, in rows a dimension; heat, by which log densities are divided, because columns are less
 # independent than a mixture says; and weight of the links between neighbours.
 OF_VECTORS = ((SHARED, 3.0, 1.0), (SHARED, 10.0, 1.0))
@@ -53,7 +61,7 @@ HANDICAP = 0.03  # of mixtures of eigenvectors in log likelihood a statement: th
 ROUNDS, LAST_ROUNDS, SPREAD_ROUNDS = 8, 20, 4
 FIRST_WRONG, PRIOR = 0.1, 10  # share of wrong statements while it is not known; as if so many had been seen before
 LEAST_WRONG = 0.01  # share of them while mixtures are fitted
-HARD, TINY = 30.0, 1e-12  # the weight that stands for inf; what is added to keep logarithms finite
+SUREST, TINY = 30.0, 1e-12  # the largest weight; what is added to keep logarithms finite
 NUMBERS = (2, 3, 4, 6, 8, 12, 16, 24)  # of clusters, tried where none is given
 WRONG_SHARES = np.geomspace(1e-3, 0.45, 25)  # candidates for the share of wrong statements
 SLOPES = np.geomspace(0.5, 16, 11)  # candidates for how much too sure the model is
@@ -79,20 +87,26 @@ class Belief(NamedTuple):
     Attributes:
         knowledge: hard knowledge, whose groups come from the hard pairs and labels and from the soft ones that are
             believed. Its ``given`` has all pairs, and weights in place of "auto".
-        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where hard pairs
-            leave no way to so many clusters.
+        clusters: (n,) clusters of the model, which agree with it; None for more than 5,000 rows, or where no way was
+            found to satisfy the hard pairs with so many clusters.
     """
 
     knowledge: Knowledge
     clusters: Ints | None
 
 
+def can_model(knowledge: Knowledge, n_clusters: int | None) -> bool:
+    """Whether there are pairs, and :func:`believe` finds clusters before long. Labels alone go to other cuts."""
+    n, has_pairs = knowledge.n_points, len(knowledge.must_link) + len(knowledge.cannot_link) > 0
+    return has_pairs and n <= MOST_ROWS and n * max(n_clusters or 1, knowledge.min_clusters) <= MOST_SHARES
+
+
 def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, seed: int = 0) -> Belief:
-    """Which of the pairs and labels that may be wrong to believe.
+    """Which of the pairs and labels that may be wrong to believe, and clusters.
 
     Args:
         points: (n, ...) rows, scaled.
-        knowledge: labels and pairs, some of them soft.
+        knowledge: labels and pairs, soft or hard.
         n_clusters: None tries some numbers and takes the one under which pairs are most likely.
         seed: of ties, and of the rows that are taken of more than 5,000.
 
@@ -107,22 +121,40 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     """
     flat = np.asarray(points, np.float64).reshape(len(points), -1)
     said = knowledge.statements()
-    soft = np.flatnonzero(~np.isinf(said.weight))
-    wrong = 1 / (1 + np.exp(np.minimum(said.weight, HARD)))  # nan where it is to be found
-    rows = _some_rows(knowledge, seed)
-    model = _make_model(leading_components(flat[rows], DIMENSIONS), knowledge, rows, wrong)
+    hard = np.isinf(said.weight)
+    wrong = 1 / (1 + np.exp(np.minimum(said.weight, SUREST)))  # nan where it is to be found
+    wrong[hard] = LEAST_WRONG
     if n_clusters is None:
-        tried = {k: model.fit(k, 1).score for k in NUMBERS if k <= len(rows)}
-        n_clusters = max(tried, key=lambda k: tried[k])
+        model = _make_model(flat, knowledge, _some_rows(knowledge, seed, FEW_ROWS), wrong)
+        n_clusters = _likeliest_number(
+            lambda k: model.fit(k, 1).score, knowledge.min_clusters, min(len(model.points), knowledge.max_clusters)
+        )
+    rows = _some_rows(knowledge, seed, MOST_ROWS)
+    model = _make_model(flat, knowledge, rows, wrong)
     best = model.fit(min(n_clusters, len(rows)), PASSES)
-    found, _ = _share_of_wrong(best.agree, wrong[soft])
+    n_doubt = len(best.agree)
+    found, _ = _share_of_wrong(best.agree[~hard[:n_doubt]], wrong[:n_doubt][~hard[:n_doubt]])
     weight = float(np.log((1 - found) / found))
     clusters = _clusters(best.share, knowledge, rows, np.random.default_rng([seed, 4]))
-    believed = np.isinf(said.weight) | (clusters is not None and knowledge.agrees(clusters))
+    believed = hard | (clusters is not None and knowledge.agrees(clusters))
     known, whole = knowledge.decide(believed, weight), None
     if clusters is not None and len(rows) == len(flat):
-        whole = by_first_row(_fill_empty(clusters, model.points, known.group, best.share.shape[1]))
+        whole = by_first_row(_fill_empty(clusters, best.share, known))
     return Belief(known, whole)
+
+
+def _likeliest_number(score: Callable[[int], float], least: int, most: int) -> int:
+    """The number of clusters with the best score, of some; larger ones are not tried where two were worse."""
+    scores: dict[int, float] = {}
+    for k in sorted({max(least, min(most, NUMBERS[0])), *(k for k in NUMBERS if least < k <= most)}):
+        scores[k] = score(k)
+        if list(scores.values()).index(max(scores.values())) < len(scores) - 2:
+            break
+    best = max(scores, key=lambda k: scores[k])
+    tried = sorted(scores)
+    around = tried[max(0, tried.index(best) - 1) : tried.index(best) + 2]
+    scores |= {k: score(k) for k in {(a + b) // 2 for a, b in itertools.pairwise(around)} - {*scores}}
+    return max(scores, key=lambda k: scores[k])
 
 
 def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Generator) -> Ints | None:
@@ -140,62 +172,59 @@ def _clusters(share: Floats, knowledge: Knowledge, rows: Ints, rng: np.random.Ge
     return found
 
 
-def _fill_empty(clusters: Ints, points: Floats, group: Ints, n_clusters: int) -> Ints:
-    """The same, but large clusters are split where others are empty. A group stays whole, so what is known holds."""
-    clusters = clusters.copy()
-    unit = np.unique(np.where(group >= 0, group, len(group) + np.arange(len(group))), return_inverse=True)[1]
-    for empty in np.setdiff1d(np.arange(n_clusters), clusters):
-        splittable = [number for number in np.unique(clusters) if len(np.unique(unit[clusters == number])) > 1]
-        if not splittable:
-            break
-        rows = np.flatnonzero(clusters == max(splittable, key=lambda number: (clusters == number).sum()))
-        along = leading_components(points[rows], 1)[:, 0]
-        number = np.unique(unit[rows], return_inverse=True)[1]
-        middle = np.bincount(number, along) / np.bincount(number)
-        far = np.argsort(middle)[len(middle) // 2 :]
-        clusters[rows[np.isin(number, far)]] = empty
+def _fill_empty(clusters: Ints, share: Floats, knowledge: Knowledge) -> Ints:
+    """The same, but empty clusters get so many rows as the model gives them, the likeliest. What is known holds."""
+    clusters, group, n = clusters.copy(), knowledge.group, len(clusters)
+    unit = np.unique(np.where(group >= 0, group, n + np.arange(n)), return_inverse=True)[1]  # groups come first
+    size, n_groups = np.bincount(unit), len(knowledge.apart)
+    for empty in np.setdiff1d(np.arange(share.shape[1]), clusters):
+        gain = np.bincount(unit, np.log(share[:, empty] + TINY) - np.log(share[np.arange(n), clusters] + TINY))
+        cluster = clusters[np.unique(unit, return_index=True)[1]]
+        left, room = np.bincount(cluster), share[:, empty].sum()
+        moved = np.zeros(len(size), bool)
+        for number in np.argsort(-gain):
+            if moved.any() and size[moved].sum() + size[number] > room:
+                break
+            apart = number < n_groups and knowledge.apart[number, moved[:n_groups]].any()
+            if left[cluster[number]] > 1 and not apart:
+                left[cluster[number]] -= 1
+                moved[number] = True
+        clusters[moved[unit]] = empty
     return clusters
 
 
-def _some_rows(knowledge: Knowledge, seed: int) -> Ints:
+def _some_rows(knowledge: Knowledge, seed: int, most: int) -> Ints:
     """Rows to fit the model to: all that something is known of, and others at random."""
     known = np.union1d(np.append(knowledge.must_link, knowledge.cannot_link), np.flatnonzero(knowledge.labels >= 0))
     others = np.setdiff1d(np.arange(knowledge.n_points), known)
-    n_others = min(len(others), max(0, MOST_ROWS - len(known)))
+    n_others = min(len(others), max(0, most - len(known)))
     return np.union1d(known, np.random.default_rng([seed, 5]).choice(others, n_others, replace=False)).astype(np.int64)
 
 
-def _make_model(points: Floats, knowledge: Knowledge, rows: Ints, wrong: Floats) -> _Model:
-    """Nodes are the rows, but of a hard group there is one, and classes. Links are soft statements, then hard ones."""
-    said, n_groups = knowledge.statements(), len(knowledge.apart)
-    key = np.where(knowledge.group >= 0, knowledge.group, n_groups + np.arange(knowledge.n_points))
-    key = np.append(key, n_groups + knowledge.n_points + np.arange(int(knowledge.labels.max(initial=-1)) + 1))
-    hard = np.isinf(said.weight)
-    order = np.append(np.flatnonzero(~hard), np.flatnonzero(hard))
-    number = np.unique(np.append(key[rows], key[said.ends[order]]), return_inverse=True)[1]
-    n_soft = int((~hard).sum())
-    must = said.same[order][:n_soft] & (said.ends[order][:n_soft] < knowledge.n_points).all(1)
-    differences = np.zeros((n_soft, points.shape[1]))
-    differences[must] = np.diff(points[np.searchsorted(rows, said.ends[order][:n_soft][must])], axis=1)[:, 0]
-    links = _Links(number[len(rows) :].reshape(-1, 2), said.same[order], wrong[order])
-    return _Model(points, number[: len(rows)], links, differences)
+def _make_model(flat: Floats, knowledge: Knowledge, rows: Ints, wrong: Floats) -> _Model:
+    """The model of some rows. Links are what is said, and at last that classes are apart."""
+    points = leading_components(flat[rows], DIMENSIONS)
+    said, classes = knowledge.statements(), np.unique(knowledge.labels[knowledge.labels >= 0])
+    ends = np.searchsorted(np.append(rows, knowledge.n_points + classes), said.ends)
+    n_doubt = len(ends) - len(classes) * (len(classes) - 1) // 2
+    must = said.same[:n_doubt] & (ends[:n_doubt] < len(rows)).all(1)
+    differences = np.zeros((n_doubt, points.shape[1]))
+    differences[must] = np.diff(points[ends[:n_doubt][must]], axis=1)[:, 0]
+    wrong = np.append(wrong[:n_doubt], np.full(len(ends) - n_doubt, 1 / (1 + np.exp(SUREST))))
+    return _Model(points, _Links(ends, said.same, wrong), differences, len(rows) + len(classes))
 
 
 class _Model(NamedTuple):
-    """What is fitted: rows, their nodes and the links between nodes, of which the first are in doubt.
+    """What is fitted: rows, and links between nodes, which are the rows and then the classes.
 
-    ``differences`` (statements in doubt, d) are those of the rows of must-links, 0 for other statements.
+    ``differences`` (statements, d) are those of the rows of must-links, 0 for other statements. The links beyond the
+    statements say that classes are apart.
     """
 
     points: Floats
-    node: Ints
     links: _Links
     differences: Floats
-
-    @property
-    def n_nodes(self) -> int:
-        """Their number; they are numbered from 0."""
-        return int(max(self.node.max(), self.links.ends.max())) + 1
+    n_nodes: int
 
     def fit(self, n_clusters: int, n_passes: int) -> _Fit:
         """The mean of the mixtures of the last pass. Statements are judged by mixtures of rows alone."""
@@ -203,16 +232,19 @@ class _Model(NamedTuple):
         right = 1 - np.where(np.isnan(given), FIRST_WRONG, given)
         scatter = self.differences.T @ (self.differences * right[:n, None]) / 2
         share_of_wrong, model = FIRST_WRONG, self
+        free = _near(gaussian(self.points, _nothing(self.points), n_clusters), n_clusters)
         mean = judge = _Fit(np.ones((0, 0)), np.ones(0), 0.0)
         for number in range(n_passes):
             wrong = np.where(np.isnan(given), share_of_wrong, given)
             model = self._replace(links=self.links._replace(wrong=wrong))
             whitened = _whitened(self.points, scatter)
-            spaces = [whitened] if number == 0 else [whitened, *_learned_spaces(self.points, whitened, mean.share)]
+            spaces = [whitened, self.points]
+            if number > 0:
+                spaces += _learned_spaces(self.points, whitened, mean.share)
             of_vectors: list[_Fit] = []
             of_rows: list[_Fit] = []
             for space in spaces:
-                vectors, rows = model._mixtures(n_clusters, space, right)
+                vectors, rows = model._mixtures(free, space, right)
                 of_vectors, of_rows = of_vectors + vectors, of_rows + rows
             mean, judge = _mean(of_vectors + of_rows), _mean(of_rows)
             if number == n_passes - 1:
@@ -223,11 +255,11 @@ class _Model(NamedTuple):
             scatter = _scatter_inside(self.points, mean.share)
         return _Fit(mean.share, judge.agree, _score(judge.agree, model._wrong))
 
-    def _mixtures(self, n_clusters: int, space: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
+    def _mixtures(self, free: Floats, space: Floats, right: Floats) -> tuple[list[_Fit], list[_Fit]]:
         """Mixtures of eigenvectors of some graphs, and mixtures of the rows.
 
         Args:
-            n_clusters: k.
+            free: (rows, clusters) shares without knowledge, from which some of them start.
             space: (rows, d) where neighbours are looked for.
             right: (links,) the probability of each.
 
@@ -236,6 +268,7 @@ class _Model(NamedTuple):
         """
         from sklearn.neighbors import NearestNeighbors
 
+        n_clusters = free.shape[1]
         most = min(max(LINKED_NEIGHBOURS, *(each[0] for each in GRAPHS)), len(space) - 1)
         near = NearestNeighbors(n_neighbors=most).fit(space).kneighbors(return_distance=False)
         linked = _graph_of_neighbours(near[:, :LINKED_NEIGHBOURS])
@@ -247,7 +280,7 @@ class _Model(NamedTuple):
             start = self._first_share(vectors, n_clusters)
             fits = [self._rounds(vectors, start, linked, how) for how in OF_VECTORS]
             of_vectors += [fit._replace(score=fit.score - HANDICAP * len(self.differences)) for fit in fits]
-        starts = [_mean(of_vectors).share, self._first_share(space, n_clusters)]
+        starts = [_mean(of_vectors).share, self._first_share(space, n_clusters), free]
         of_rows = [
             max((self._rounds(self.points, start, linked, how) for start in starts), key=lambda fit: fit.score)
             for how in OF_ROWS
@@ -256,8 +289,7 @@ class _Model(NamedTuple):
 
     def _first_share(self, points: Floats, n_clusters: int) -> Floats:
         """(rows, clusters) shares to start from: nearly those of k-means."""
-        found = kmeans(points, Knowledge.join(np.full(len(points), -1)), n_clusters)
-        return 0.98 * np.eye(n_clusters)[found] + 0.02 / n_clusters
+        return _near(kmeans(points, _nothing(points), n_clusters), n_clusters)
 
     @property
     def _wrong(self) -> Floats:
@@ -269,30 +301,49 @@ class _Model(NamedTuple):
         from scipy.sparse import csr_array
 
         graph = _graph_of_neighbours(near).tocoo()
-        i, j = self.node[graph.row], self.node[graph.col]
         (first, second), weight = self.links.ends[self.links.same].T, weight[self.links.same]
-        i, j = np.concatenate([i, j, first, second]), np.concatenate([j, i, second, first])
+        i = np.concatenate([graph.row, graph.col, first, second])
+        j = np.concatenate([graph.col, graph.row, second, first])
         values = np.concatenate([graph.data / 2, graph.data / 2, weight, weight])
-        n_nodes = self.n_nodes
-        graph = csr_array((values, (i, j)), shape=(n_nodes, n_nodes))
-        return spectral_rows(graph, min(n_vectors, n_nodes))[self.node]
+        graph = csr_array((values, (i, j)), shape=(self.n_nodes, self.n_nodes))
+        return spectral_rows(graph, min(n_vectors, self.n_nodes))[: len(self.points)]
 
     def _rounds(
         self, points: Floats, share: Floats, linked: Ints, how: tuple[int, float, float], n_rounds: int = ROUNDS
     ) -> _Fit:
         """A mixture of ``points`` with links between some neighbours; ``how`` is a line of ``OF_ROWS``."""
         prior, heat, weight = how
-        between = self.node[linked]
-        between = between[between[:, 0] != between[:, 1]]
-        more = (between, np.ones(len(between), bool), np.full(len(between), 1 / (1 + np.exp(weight))))
+        more = (linked, np.ones(len(linked), bool), np.full(len(linked), 1 / (1 + np.exp(weight))))
         links = _Links(*map(np.concatenate, zip(self.links, more, strict=True)))
-        members, messages, n = _sums(self.node, self.n_nodes), None, len(self.differences)
+        density, messages, n = np.zeros((self.n_nodes, share.shape[1])), None, len(self.differences)
         agree = np.ones(0)
         for _ in range(n_rounds):
-            density = log_densities(points, share, prior) / heat
-            belief, messages, agree = spread(members @ density, links, messages)
-            share = np.exp(belief)[self.node]
+            found = _alike(points, share) if prior == SHARED else log_densities(points, share, prior)
+            density[: len(points)] = found / heat
+            belief, messages, agree = spread(density, links, messages)
+            share = np.exp(belief)[: len(points)]
         return _Fit(share, agree[:n], _score(agree[:n], self._wrong))
+
+
+def _nothing(points: Floats) -> Knowledge:
+    """What is known where nothing is."""
+    return Knowledge.join(np.full(len(points), -1))
+
+
+def _near(clusters: Ints, n_clusters: int) -> Floats:
+    """(rows, clusters) shares that are nearly those of clusters."""
+    return 0.98 * np.eye(n_clusters)[clusters] + 0.02 / n_clusters
+
+
+def _alike(points: Floats, share: Floats) -> Floats:
+    """:func:`diffclust.cuts.log_densities` where all clusters have one covariance, but for a constant."""
+    from scipy.linalg import solve_triangular
+
+    weight = share.sum(0) + TINY
+    covariance = _scatter_inside(points, share) / len(points) + 1e-6 * np.eye(points.shape[1])
+    rows = solve_triangular(np.linalg.cholesky(covariance), points.T, lower=True, check_finite=False).T
+    centres = share.T @ rows / weight[:, None]
+    return np.asarray(np.log(weight) - squared_distances(rows, (rows**2).sum(1), centres) / 2, np.float64)
 
 
 def _graph_of_neighbours(near: Ints) -> Any:
@@ -361,7 +412,8 @@ def _logistic_weights(features: Floats, share: Floats) -> Floats:
 
 def _log_softmax(logits: Floats) -> Floats:
     """Logarithms of probabilities, row by row."""
-    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1)[:, None], np.float64)
+    logits = logits - logits.max(1, keepdims=True)
+    return np.asarray(logits - np.log(np.exp(logits) @ np.ones(logits.shape[1]))[:, None], np.float64)
 
 
 def _scatter_inside(points: Floats, share: Floats) -> Floats:
@@ -407,16 +459,18 @@ def spread(density: Floats, links: _Links, messages: Floats | None = None) -> tu
     n_links = len(links.ends)
     source, target = links.ends.T.ravel(), links.ends[:, ::-1].T.ravel()
     back = np.roll(np.arange(2 * n_links), n_links)
-    same, wrong = np.tile(links.same, 2)[:, None], np.tile(links.wrong, 2)[:, None]
+    slope = np.tile(np.where(links.same, 1, -1) * (1 - 2 * links.wrong), 2)[:, None]
+    least = np.tile(np.where(links.same, links.wrong, 1 - links.wrong), 2)[:, None]
     messages = np.zeros((2 * n_links, density.shape[1])) if messages is None else messages
     sums = _sums(target, len(density))
     for _ in range(SPREAD_ROUNDS):
-        without = _without_link(density + sums @ messages, messages, source, back)
-        new = np.log(np.where(same, wrong + (1 - 2 * wrong) * without, 1 - wrong - (1 - 2 * wrong) * without))
-        messages = (messages + new - new.max(1, keepdims=True)) / 2  # half way, so that cycles do not swing
+        new = _without_link(density + sums @ messages, messages, source, back)
+        new *= slope
+        new += least
+        messages = (messages + np.log(new, out=new)) / 2  # half way, so that cycles do not swing
     total = density + sums @ messages
     without = _without_link(total, messages, source, back)
-    together = np.clip((without[:n_links] * without[n_links:]).sum(1), TINY, 1 - TINY)
+    together = np.clip(np.einsum("ij,ij->i", without[:n_links], without[n_links:]), TINY, 1 - TINY)
     return _log_softmax(total), messages, np.where(links.same, together, 1 - together)
 
 
@@ -429,9 +483,12 @@ def _sums(target: Ints, n_targets: int) -> Any:
 
 def _without_link(total: Floats, messages: Floats, source: Ints, back: Ints) -> Floats:
     """(2 links, k) probabilities of each link's source by everything but the link."""
-    without = total[source] - messages[back]
-    without = np.exp(without - without.max(1, keepdims=True))
-    return without / without.sum(1, keepdims=True)
+    total = total - total.max(1, keepdims=True)  # messages are at most 0 and not very small, so nothing overflows
+    without = total[source]
+    without -= messages[back]
+    np.exp(without, out=without)
+    without /= (without @ np.ones(without.shape[1]))[:, None]
+    return without
 
 
 def _tempered(chance: Floats, slope: float) -> Floats:

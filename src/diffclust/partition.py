@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from diffclust import confidence, cuts, linkage, samples, votes
 from diffclust.all_cuts import CUTS, NUMBER_CUTS, Input, cut_all, few_components
 from diffclust.continuation import continue_clusters
-from diffclust.doubt import believe
+from diffclust.doubt import believe, can_model
 from diffclust.evidence import (
     MOST_POINTS,
     OF_INPUT,
@@ -45,7 +45,7 @@ from diffclust.threads import is_small_set, small_in_one_thread
 from diffclust.validation import check_points
 
 OUTLIER_NEIGHBOURS, OUTLIER_FACTOR = 20, 2.0
-OF_PAIRS = "pairs"  # the cut by the model that says which soft pairs to believe; "auto" takes it where there are some
+OF_PAIRS = "pairs"  # the cut by the model of rows and pairs; "auto" takes it where there are pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,14 +237,16 @@ def partition(
         embedding: points (n, d), or a matrix (n, n) with metric "precomputed".
         knowledge: labels and pairs that the clusters agree with; None knows nothing.
         n_clusters: number of clusters. None chooses it: with cut "auto" by hiding labelled classes where there are
-            enough labels, else by agreement with the labels where a class has two or more, else by the largest gap
+            enough labels, and by the likelihood of pairs where there are some, else by agreement with the labels
+            where a class has two or more, else by the largest gap
             (:func:`diffclust.stability.choose_n_clusters`).
         min_cluster_size: the size guard. A cluster is cut off only where so many points stay on both sides, and
             labelled classes get so many points as far as the tree allows. "auto" is a third of an average cluster,
             n / (3 n_clusters), halved until ``n_clusters`` can be reached with it.
         cut: how clusters are made, one of ``CUTS``. "auto" makes all of them and takes the one that agrees best with
             others and, where ``retrain`` is given, with hidden labels (:mod:`diffclust.evidence`). If labels were
-            hidden and every cluster is a labelled class, all of them vote (:mod:`diffclust.votes`). It is the forest
+            hidden and every cluster is a labelled class, all of them vote (:mod:`diffclust.votes`). With pairs, of up
+            to 5,000 points, it is a model of rows and pairs together (:mod:`diffclust.doubt`). It is the forest
             where ``min_cluster_size`` or ``reachability`` is given, which are settings of forests, with another metric
             than a Euclidean one, and with pairs for more than 20,000 points. Of so many points with labels only, a
             sample of 10,000 is clustered, and the others go where their neighbours go (:mod:`diffclust.samples`),
@@ -281,6 +283,11 @@ def partition(
         raise ValueError(f"tree must be that of the {len(points)} points, got one of {tree.n_points}.")
     check_cut(cut, n_clusters, knowledge)
     compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
+    if compares and knowledge.given is None and can_model(knowledge, n_clusters):
+        of_pairs = believe(rows if np.ndim(rows) == 2 else points, knowledge, n_clusters, seed).clusters
+    has_pairs = len(knowledge.must_link) + len(knowledge.cannot_link) > 0
+    if compares and has_pairs and n_clusters is None and of_pairs is not None:
+        n_clusters = int(of_pairs.max()) + 1
     chosen: _Chosen | None = None
     splits: list[Split] = []
     of_number: dict[str, Any] = {}
@@ -368,7 +375,7 @@ def _compare_cuts(
         of_forest: (n,) the clusters of the forest, if they are there already.
         rows: the input.
         splits: embeddings without some labels.
-        of_pairs: (n,) clusters of the model that says which soft pairs to believe. They are taken where they are as
+        of_pairs: (n,) clusters of the model of rows and pairs, if there are pairs. They are taken where they are as
             many as asked for.
 
     Returns:
