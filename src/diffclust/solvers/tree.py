@@ -21,15 +21,18 @@ def find(leader, i):
     return i
 
 
-@_jit
+@jit(inner=True, error_model="python")
 def number_trees(edges, n_edges, leader, labels):
     """labels[i] = number of i's tree, by first appearance: the leader of a tree is its smallest point."""
     n = labels.shape[0]
     for i in range(n):
         leader[i] = i
     for e in range(n_edges):
-        a, b = find(leader, edges[e, 0]), find(leader, edges[e, 1])
-        leader[max(a, b)] = min(a, b)
+        a, b = find(leader, np.int64(edges[e, 0])), find(leader, np.int64(edges[e, 1]))
+        if a < b:
+            leader[b] = a
+        else:
+            leader[a] = b
     n_trees = 0
     for i in range(n):
         if leader[i] == i:
