@@ -38,9 +38,10 @@ def grow(weights, n, key, parent, lowest, codes, edge_weights, n_edges):
             best = row[j] if row[j] > old else old
             best = highest if np.int32(j) == u else best
             key[j] = best
-            following = key.dtype.type(best + 1)
+            # Unsigned: the largest signed number has none that follows.
+            following = key.dtype.type(np.uint64(best) + np.uint64(1))
             largest = following if following > largest else largest
-        largest = key.dtype.type(largest - 1)
+        largest = key.dtype.type(np.uint64(largest) - np.uint64(1))
         n_best = 0
         for start in range(0, n_padded, SPAN):
             total = np.int32(0)
@@ -92,8 +93,8 @@ def sort_edges(codes, edge_weights, n_edges, lowest, spare_codes, spare_weights)
             weight = spare_weights[e]
             n_larger, n_equal = np.int32(0), np.int32(0)
             for other in range(weights.shape[0]):
-                n_larger += np.int32(weights[other] > weight)
-                n_equal += np.int32(weights[other] == weight)
+                n_larger = np.int32(n_larger + (weights[other] > weight))  # += would count in 64 bits
+                n_equal = np.int32(n_equal + (weights[other] == weight))
             position = low + n_larger
             if n_equal > 1:
                 for other in range(low, high):
