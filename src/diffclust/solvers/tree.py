@@ -21,7 +21,7 @@ def find(leader, i):
     return i
 
 
-@jit(inner=True, error_model="python")
+@_jit
 def number_trees(edges, n_edges, leader, labels):
     """labels[i] = number of i's tree, by first appearance: the leader of a tree is its smallest point."""
     n = labels.shape[0]
@@ -165,7 +165,7 @@ def root_forest(edges, n):
     return RootedForest(starts, neighbours, parent, top, order)
 
 
-@_jit
+@jit(error_model="python", inner=True)
 def add_up(counts, tree):
     """counts[v] becomes the sum from v down."""
     for position in range(counts.shape[0] - 1, -1, -1):
@@ -183,7 +183,7 @@ def remove(counts, child, tree):
         counts[ancestor] -= counts[child]
 
 
-@_jit
+@jit(error_model="python", inner=True)
 def cut_off(child, tree, stack):
     """``child`` and what is below it become a tree of their own."""
     starts, neighbours, parent, top = tree.starts, tree.neighbours, tree.parent, tree.top
@@ -270,7 +270,7 @@ def separate(edges, group, n_groups, min_size):
         min_size //= 2
 
 
-@_jit
+@jit(error_model="python", inner=True)
 def would_be_too_small(near, far, min_size, classes, tree, below, scratch):
     """Whether a cut between two neighbours leaves a class on the side of ``near`` with fewer than ``min_size`` points.
 

@@ -195,8 +195,9 @@ def solve(request: Request) -> Answer:
     in_threads(by_walk, n_items, GRAIN // max(n * n, 1), for_walk)
     if is_broken.any():
         edges[is_broken], trees[is_broken], values[is_broken] = -1, 0, np.nan
-    left = np.flatnonzero(needs_greedy)
-    in_threads(by_greedy, len(left), 1, for_greedy)
+    if needs_greedy.any():
+        left = np.flatnonzero(needs_greedy)
+        in_threads(by_greedy, len(left), 1, for_greedy)
     if request.if_infeasible == "raise":
         check_reached((edges[~is_broken, -1, ..., 0] >= 0).sum(-1), clusters[~is_broken], n, constrained)
     return host_answer(request, values, edges, trees, adjacency_counts)
