@@ -8,7 +8,7 @@ from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.philox import PAD, number
 from diffclust.solvers.tree import number_trees
 
-CODE = 2**32  # the edge (low, high) is one integer, low * CODE + high, in the order of (low, high)
+CODE = np.int64(2**32)  # the edge (low, high) is one integer, low * CODE + high, in the order of (low, high)
 SPAN = 2**15  # points whose numbers can be summed up in 32 bits, with a count of them above
 
 

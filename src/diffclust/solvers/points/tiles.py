@@ -37,7 +37,7 @@ class Tree(NamedTuple):
     leaf_nodes: NDArray[np.int32]  # (leaves,) node of a leaf
 
 
-@jit(inner=True)
+@jit
 def distances(kind, xs, a, row, ys, b, out):
     """out[r * WIDTH + j] = distance of lane row + r of xs[a] to lane j of ys[b], for r < ROWS."""
     if kind == SQUARED_EUCLIDEAN:
