@@ -262,9 +262,11 @@ def test_perturbed_draws(epsilon, kind_of_noise, first_draw, antithetic, form, d
         assert_all_equal_reference(solved, similarities, clusters, relations, must_link_first, free=True)
 
 
-@pytest.mark.parametrize("n", [90, 91])
-def test_noise_that_is_made_in_pieces_and_solved_in_chunks(n):
+@pytest.mark.parametrize(("n", "listed"), [(90, True), (91, True), (90, False), (91, False)])
+def test_noise_that_is_made_in_pieces_and_solved_in_chunks(n, listed, monkeypatch):
     """A draw has more blocks of noise than are made at a time, and there are more draws than are solved at a time."""
+    if not listed:
+        monkeypatch.setattr(cpu, "LISTED", 0)
     n_draws = cpu.CHUNK // n**2 + 1
     assert (n // 2) * (n // 2 + 1) // 2 > BLOCKS
     rng = np.random.default_rng(n)

@@ -20,7 +20,7 @@ from diffclust.solvers.base import Answer, Request, host_answer
 from diffclust.solvers.checks import check_reached, requested_clusters, symmetrise
 from diffclust.solvers.compiled import jit
 from diffclust.solvers.cpu.greedy import agglomerate
-from diffclust.solvers.cpu.philox import BLOCKS, PAD, perturb
+from diffclust.solvers.cpu.philox import BLOCKS, LISTED, PAD, perturb
 from diffclust.solvers.cpu.sums import (
     adjacency_counts,
     adjacency_products,
@@ -154,12 +154,12 @@ def solve(request: Request) -> Answer:
         *noise_definition.split_seed(draws.seed), np.uint64(int(draws.first) % 2**64), draws.n_draws, draws.antithetic,
         np.float32(draws.epsilon), noise_definition.kernel_of(draws.noise),
     )  # fmt: skip
-    half, size = (n + 1) // 2, max(1, CHUNK // max(n * n, 1))
+    n_blocks, size = (n + 1) // 2 * ((n + 3) // 2) // 2, max(1, CHUNK // max(n * n, 1))
 
     # Arrays are made by NumPy: Numba takes a tenth of a second to compile the making of one.
     def for_noise() -> tuple[Any, ...]:
         words, z = np.empty((4, BLOCKS), np.uint32), np.zeros((2, 2 * BLOCKS + PAD), np.float32)
-        return words, z, np.empty((2, half * (half + 1) // 2), np.uint32)
+        return words, z, np.empty((2, n_blocks if n_blocks <= LISTED else BLOCKS), np.uint32)
 
     def for_trees() -> tuple[Any, ...]:
         weights = np.empty((min(size, n_items), n, n + PAD), integer)

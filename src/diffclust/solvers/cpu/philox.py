@@ -29,6 +29,7 @@ NORMAL, GUMBEL = (noise_definition.KINDS.index(kind) for kind in ("normal", "gum
 
 
 BLOCKS = 1024  # 2 x 2 blocks of noise made at a time: words and noise stay in the first-level cache
+LISTED = 2**15  # blocks that are listed once for all draws: longer lists leave the second-level cache
 # Columns added to a matrix of weights: with rows of 2^m bytes, all entries of a column compete for a few cache lines.
 # And loops of whole vectors may go on to the next multiple of this.
 PAD = 16
@@ -120,19 +121,27 @@ def perturb(
     """Write ordered similarity + epsilon * noise of ``items``, of ``problems x draws``, to ``all_weights``.
 
     The product is rounded to float32 as NumPy does it. Above the diagonal first, then mirrored. Rows of weights have
-    ``PAD`` more columns, which may be written to. ``words``, ``z`` and ``blocks`` are scratch; ``z`` holds zeros.
+    ``PAD`` more columns, which may be written to. ``words``, ``z`` and ``blocks`` are scratch: ``z`` holds zeros, and
+    ``blocks`` have place for all blocks or for ``BLOCKS`` of them.
     """
     n = similarity.shape[1]
+    half = (n + 1) // 2
+    n_blocks = half * (half + 1) // 2
     rows, columns = blocks[0], blocks[1]
-    next_blocks(np.int64(0), np.int64(0), (n + 1) // 2, rows, columns)
+    listed = rows.shape[0] == n_blocks  # else the blocks of each draw are listed anew, piece by piece
+    if listed:
+        next_blocks(np.int64(0), np.int64(0), half, rows, columns)
     for position in range(items.shape[0]):
         problem, draw = items[position] // n_draws, items[position] % n_draws
         draw_low, draw_high, sign = split_draw(first_draw + np.uint64(draw), antithetic)
         scale = np.float32(np.float32(sign) * epsilon)
         weights = all_weights[position]
-        for begin in range(0, rows.shape[0], BLOCKS):
-            some_rows, some_columns = rows[begin : begin + BLOCKS], columns[begin : begin + BLOCKS]
-            count = some_rows.shape[0]
+        next_row = next_column = np.int64(0)
+        for begin in range(0, n_blocks, BLOCKS):
+            count, first = BLOCKS if n_blocks - begin > BLOCKS else n_blocks - begin, begin if listed else 0
+            if not listed:
+                _, next_row, next_column = next_blocks(next_row, next_column, half, rows, columns)
+            some_rows, some_columns = rows[first : first + count], columns[first : first + count]
             if epsilon != 0:
                 noise_blocks(some_rows, some_columns, key_0, key_1, draw_low, draw_high, kind, words, z)
             at = 0
