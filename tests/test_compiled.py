@@ -1,5 +1,6 @@
 """Where compiled code is kept, and that everything runs where it cannot be kept."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -7,9 +8,14 @@ import sys
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
+from numba.core.registry import CPUDispatcher
 
 import diffclust
+from diffclust.solvers.compiled import jit
+from diffclust.solvers.cpu.trees import grow
+from diffclust.solvers.tree import find
 
 PACKAGE = Path(diffclust.__file__).parent
 
@@ -179,6 +185,25 @@ def test_a_full_disk_is_a_warning(installed, tmp_path):
 def test_other_errors_of_numba_are_not_hidden(installed):
     result = run(ONE_FUNCTION, installed, NUMBA_CACHE_LOCATOR_CLASSES="no.such.Locator")
     assert "Failed to import 'no.such.Locator'" in result.stderr
+
+
+def test_a_function_without_a_wrapper_for_python_raises_when_python_calls_it():
+    """Else such a call ends the process."""
+    with pytest.raises(TypeError, match="grow is for compiled functions only"):
+        grow(np.zeros((1, 17), np.int32), 1)
+
+
+def test_no_garbage_is_collected_while_a_function_is_compiled(monkeypatch):
+    enabled = []
+    monkeypatch.setattr(CPUDispatcher, "compile", lambda function, signature: enabled.append(gc.isenabled()))
+    for before in (True, False):
+        (gc.enable if before else gc.disable)()
+        try:
+            jit(find.py_func).compile("void(int32[:], int32)")
+            assert gc.isenabled() == before
+        finally:
+            gc.enable()
+    assert enabled == [False, False]
 
 
 def test_every_compiled_function_uses_this_decorator():

@@ -9,7 +9,10 @@ import pytest
 
 from diffclust import Constraints, noise
 from diffclust.solvers import cpu, reference
+from diffclust.solvers.cpu import trees
+from diffclust.solvers.cpu.philox import BLOCKS, PAD, perturb
 from diffclust.solvers.cpu.walk import closures_of_relation
+from diffclust.threads import at_most_threads
 from oracles import (
     DTYPES,
     SIMILARITY_KINDS,
@@ -173,7 +176,7 @@ def test_which_relations_have_closures():
     assert 0 < n_found < 300
 
 
-@pytest.mark.parametrize("n", [17, 33, 64, 65, 128, 200])
+@pytest.mark.parametrize("n", [15, 16, 17, 33, 63, 64, 65, 128, 200])  # loops run in vectors of 16
 @pytest.mark.parametrize("kind", ["random", "tied", "duplicated", "missing"])
 def test_large(n, kind):
     rng = np.random.default_rng(n)
@@ -228,7 +231,7 @@ NOISE_CASES = [  # epsilon, kind of noise, first_draw, antithetic
 def test_perturbed_draws(epsilon, kind_of_noise, first_draw, antithetic, form, dtype):
     rng = np.random.default_rng(3)
     n_draws, n_problems = 6, 3
-    for n in (1, 2, 7, 10, 23):
+    for n in (1, 2, 7, 10, 16, 23):
         kinds = ("random", "tied", "missing")
         similarity = np.stack([random_similarity(rng, n, kind, dtype) for kind in kinds])
         labels = np.stack([random_labels(rng, n) for _ in kinds])
@@ -257,6 +260,41 @@ def test_perturbed_draws(epsilon, kind_of_noise, first_draw, antithetic, form, d
             z = noise.sample(99, n_draws, n, kind_of_noise, first_draw=first_draw)
         similarities = perturbed(similarity, z, epsilon)
         assert_all_equal_reference(solved, similarities, clusters, relations, must_link_first, free=True)
+
+
+@pytest.mark.parametrize(("n", "listed"), [(90, True), (91, True), (90, False), (91, False)])
+def test_noise_that_is_made_in_pieces_and_solved_in_chunks(n, listed, monkeypatch):
+    """A draw has more blocks of noise than are made at a time, and there are more draws than are solved at a time."""
+    if not listed:
+        monkeypatch.setattr(cpu, "LISTED", 0)
+    n_draws = cpu.CHUNK // n**2 + 1
+    assert (n // 2) * (n // 2 + 1) // 2 > BLOCKS
+    rng = np.random.default_rng(n)
+    similarity, labels = random_similarity(rng, n, "random", np.float32)[None], random_labels(rng, n, n_classes=6)
+    with at_most_threads(1):
+        solved = solve(cpu, similarity, np.array([8]), labels=labels[None], seed=5, n_draws=n_draws, epsilon=0.4)
+    similarities = perturbed(similarity, noise.sample(5, n_draws, n), 0.4)
+    assert_all_equal_reference(solved, similarities, [8], [relation_of_labels(labels)], True, free=True)
+
+
+def test_more_points_than_are_counted_at_a_time(monkeypatch):
+    """Prim finds its next point among 2^15 of them at a time. Here 16, in plain Python, whose numbers are the same."""
+    rng, n = np.random.default_rng(0), 50
+    monkeypatch.setattr(trees, "SPAN", 16)
+    monkeypatch.setattr(trees, "_first_of_ties", trees._first_of_ties.py_func)
+    for kind in ("random", "tied"):
+        similarity = random_similarity(rng, n, kind, np.float32)
+        weights = np.zeros((1, n, n + PAD), np.int32)
+        blocks = np.empty((2, 25 * 26 // 2), np.uint32)
+        scratch = np.empty((4, BLOCKS), np.uint32), np.zeros((2, 2 * BLOCKS + PAD), np.float32), blocks
+        zero, first = np.uint64(0), np.arange(1)
+        perturb(similarity[None], zero, zero, zero, 1, False, np.float32(0), 0, first, *scratch, weights)
+        codes, found = np.empty(n, np.int64), np.empty(n, np.int32)
+        key, parent, lowest = np.empty(n + PAD, np.int32), np.empty(n + PAD, np.int32), np.int32(-(2**31))
+        with np.errstate(over="ignore"):
+            trees.grow.py_func(weights[0], n, key, parent, lowest, codes, found, 0)
+        edges = sorted((int(code >> 32), int(code & 0xFFFFFFFF)) for code in codes[: n - 1])
+        assert edges == sorted(reference.kruskal(similarity.tolist(), 1))
 
 
 @each_kind
@@ -321,7 +359,8 @@ def test_read_only_inputs_do_not_compile_again():
     solve(cpu, similarity, np.array([1]))
     solve(cpu, similarity, np.array([1]), labels=labels)
     solve(cpu, similarity, np.array([1]), relation=relation)
-    compiled_for = {kind for signature in cpu._solve_items.signatures for kind in signature}
+    signatures = [*perturb.signatures, *cpu._solve_items.signatures, *cpu._solve_by_greedy.signatures]
+    compiled_for = {kind for signature in signatures for kind in signature}
     assert not [kind for kind in compiled_for if isinstance(kind, numba.types.Array) and not kind.mutable]
 
 

@@ -500,6 +500,9 @@ def _cluster_sample(
         of_all = np.full((len(points), chances.shape[1]), np.nan)
         of_all[some] = chances
         evidence = replace(evidence, hidden_chances=of_all)
+    if evidence.log_odds_new is not None:
+        near = nearest_points(points[some], points, metric)
+        evidence = replace(evidence, log_odds_new=evidence.log_odds_new[near])
     return _Chosen(clusters, others, evidence)
 
 

@@ -62,12 +62,13 @@ def clamp_clusters(n_clusters: Integers, labels: Array) -> Array:
     return n_clusters.clip(*Constraints(labels=labels).label_range())
 
 
-def requested_clusters(request: Request) -> NDArray[Any]:
-    """K of every problem, (problems,), moved into the range of the labels or checked, as the request says."""
+def requested_clusters(request: Request, label_range: tuple[Any, Any] | None = None) -> NDArray[Any]:
+    """K of every problem, (problems,), moved into ``label_range``, if it is known, or checked, as the request says."""
     (n_problems, n, _), k = request.similarity.shape, request.n_clusters
     clusters = np.full(n_problems, k) if isinstance(k, int) else k
     if request.if_infeasible == "clamp" and request.labels is not None:
-        return clamp_clusters(clusters, request.labels)
+        lowest, highest = label_range or Constraints(labels=request.labels).label_range()
+        return np.minimum(np.maximum(clusters, lowest), highest)
     if request.if_infeasible == "raise" and n_problems:
         check_bounds(int(clusters.min()), int(clusters.max()), n)
     return clusters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 import numba
 from numba.core.caching import FunctionCache, NullCache
+from numba.core.registry import CPUDispatcher
 
 _warned = False
 
@@ -50,27 +52,56 @@ class _Cache(FunctionCache):
             _warn_once(f"Compiled code cannot be kept ({error})")
 
 
+class _Compiled(CPUDispatcher):
+    """Compiles without collections of garbage, which take a twentieth of the time where torch is loaded."""
+
+    def compile(self, sig: Any) -> Any:
+        if not gc.isenabled():
+            return super().compile(sig)
+        gc.disable()
+        try:
+            return super().compile(sig)
+        finally:
+            gc.enable()
+
+
+class _Inner(_Compiled):
+    """A compiled function that has nothing for calls from Python. A call would end the process."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self.py_func.__name__} is for compiled functions only; call its py_func.")
+
+
 def jit(
     function: Callable[..., Any] | None = None,
     *,
     error_model: Literal["numpy", "python"] = "numpy",
     fastmath: bool | set[str] = False,
     allocates: bool = False,
+    inner: bool = False,
 ) -> Any:
     """``numba.njit`` with the options of this package, and with a cache where one can be written.
 
     Say ``allocates=True`` where the function makes arrays. The others do not count references to theirs, which takes
-    longer than the work of a small function, and as long to compile.
+    longer than the work of a small function, and as long to compile. Say ``inner=True`` where only compiled functions
+    call it: what Python would need for a call is half of the time that a small function takes to compile.
 
     Numba keeps compiled code until the function's own file changes, not the files that it calls. After an edit in
     ``solvers``, run the tests (their cache depends on all files) or delete ``__pycache__``.
     """
     if function is None:
-        return partial(jit, error_model=error_model, fastmath=fastmath, allocates=allocates)
+        return partial(jit, error_model=error_model, fastmath=fastmath, allocates=allocates, inner=inner)
     # Nothing calls these functions from C, so the wrapper for that need not be compiled.
-    options: Any = {"error_model": error_model, "fastmath": fastmath, "_nrt": allocates, "no_cfunc_wrapper": True}
+    options: Any = {
+        "error_model": error_model,
+        "fastmath": fastmath,
+        "_nrt": allocates,
+        "no_cfunc_wrapper": True,
+        "no_cpython_wrapper": inner,
+    }
     compile_: Any = numba.njit(nogil=True, boundscheck=False, **options)
     compiled = compile_(function)
+    compiled.__class__ = _Inner if inner else _Compiled
     try:
         compiled._cache = _Cache(function)  # numba.njit(cache=True) would be Numba's own, which raises
     except RuntimeError as error:

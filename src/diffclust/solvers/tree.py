@@ -28,8 +28,11 @@ def number_trees(edges, n_edges, leader, labels):
     for i in range(n):
         leader[i] = i
     for e in range(n_edges):
-        a, b = find(leader, edges[e, 0]), find(leader, edges[e, 1])
-        leader[max(a, b)] = min(a, b)
+        a, b = find(leader, np.int64(edges[e, 0])), find(leader, np.int64(edges[e, 1]))
+        if a < b:
+            leader[b] = a
+        else:
+            leader[a] = b
     n_trees = 0
     for i in range(n):
         if leader[i] == i:
@@ -162,7 +165,7 @@ def root_forest(edges, n):
     return RootedForest(starts, neighbours, parent, top, order)
 
 
-@_jit
+@jit(error_model="python", inner=True)
 def add_up(counts, tree):
     """counts[v] becomes the sum from v down."""
     for position in range(counts.shape[0] - 1, -1, -1):
@@ -180,7 +183,7 @@ def remove(counts, child, tree):
         counts[ancestor] -= counts[child]
 
 
-@_jit
+@jit(error_model="python", inner=True)
 def cut_off(child, tree, stack):
     """``child`` and what is below it become a tree of their own."""
     starts, neighbours, parent, top = tree.starts, tree.neighbours, tree.parent, tree.top
@@ -267,7 +270,7 @@ def separate(edges, group, n_groups, min_size):
         min_size //= 2
 
 
-@_jit
+@jit(error_model="python", inner=True)
 def would_be_too_small(near, far, min_size, classes, tree, below, scratch):
     """Whether a cut between two neighbours leaves a class on the side of ``near`` with fewer than ``min_size`` points.
 

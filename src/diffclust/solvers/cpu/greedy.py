@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from diffclust.solvers.compiled import jit
-from diffclust.solvers.cpu.trees import code
+from diffclust.solvers.cpu.trees import CODE
 
 
-@jit
+@jit(inner=True)
 def _better(weights, between, row, a, b):
     """Whether the best edge from tree ``row`` to tree a stands before the one to tree b."""
     if weights[row, a] != weights[row, b]:
@@ -14,12 +14,12 @@ def _better(weights, between, row, a, b):
     return between[row, a] < between[row, b]
 
 
-@jit
+@jit(inner=True)
 def _allowed(r, s, block, apart, open_blocks):
     return block[r] == block[s] or (open_blocks and not apart[block[r], block[s]])
 
 
-@jit
+@jit(inner=True)
 def _nearest(weights, between, r, alive, n_alive, missing, block, apart, open_blocks):
     """The tree that r may join first, or -1."""
     best = -1
@@ -32,7 +32,7 @@ def _nearest(weights, between, r, alive, n_alive, missing, block, apart, open_bl
     return best
 
 
-@jit
+@jit(inner=True)
 def agglomerate(
     weights, relation, k, must_link_first, missing, between, apart, block, alive, nearest, codes, edge_weights
 ):
@@ -49,7 +49,7 @@ def agglomerate(
         alive[i] = i
         block[i] = i
         for j in range(n):
-            between[i, j] = code(min(i, j), max(i, j))
+            between[i, j] = min(i, j) * CODE + max(i, j)
             apart[i, j] = relation[i, j] == 0
         for j in range(i):
             if relation[i, j] == 1:

@@ -28,8 +28,10 @@ for _function in (
 NORMAL, GUMBEL = (noise_definition.KINDS.index(kind) for kind in ("normal", "gumbel"))
 
 
-BLOCKS = 1024  # 2 x 2 blocks of noise made at a time: words, noise and indices stay in the first-level cache
+BLOCKS = 1024  # 2 x 2 blocks of noise made at a time: words and noise stay in the first-level cache
+LISTED = 2**15  # blocks that are listed once for all draws: longer lists leave the second-level cache
 # Columns added to a matrix of weights: with rows of 2^m bytes, all entries of a column compete for a few cache lines.
+# And loops of whole vectors may go on to the next multiple of this.
 PAD = 16
 
 
@@ -65,35 +67,31 @@ def _number_by_type(weight):
     return lambda weight: np.int64(_flip_64(np.int64(weight))).view(np.float64)
 
 
-@jit(allocates=True)
-def noise_scratch():
-    """Blocks, words and noise of ``BLOCKS`` blocks, as the functions below fill them."""
-    return np.empty((2, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.float32)
+@jit(inner=True)
+def noise_blocks(rows, columns, key_0, key_1, draw_low, draw_high, kind, words, z):
+    """Noise of 2 x 2 blocks, side by side: z[0] is that of their upper rows, z[1] of their lower rows.
 
-
-@jit
-def noise_blocks(rows, columns, count, key_0, key_1, draw_low, draw_high, kind, words, z):
-    """Noise of ``count`` 2 x 2 blocks: z[0] to z[3] are the four pairs of each block. Loops long enough for vectors."""
+    Loops are long enough for vectors. ``words`` (4, BLOCKS) is scratch.
+    """
     words_0, words_1, words_2, words_3 = words[0], words[1], words[2], words[3]
-    for c in range(count):
+    for c in range(rows.shape[0]):
         word = philox(np.uint64(columns[c]), np.uint64(rows[c]), draw_low, draw_high, key_0, key_1)
         words_0[c] = np.uint32(word[0])
         words_1[c] = np.uint32(word[1])
         words_2[c] = np.uint32(word[2])
         words_3[c] = np.uint32(word[3])
-    if kind == NORMAL:
-        for pair in range(2):
-            radius, angle, first, second = words[2 * pair], words[2 * pair + 1], z[2 * pair], z[2 * pair + 1]
-            for c in range(count):
-                first[c], second[c] = normal_pair(np.uint64(radius[c]), np.uint64(angle[c]))
-    else:
-        for lane in range(4):
-            source, target = words[lane], z[lane]
-            for c in range(count):
-                target[c] = gumbel(np.uint64(source[c]))
+    for lane in range(2):
+        first, second, target = words[2 * lane], words[2 * lane + 1], z[lane]
+        if kind == NORMAL:
+            for c in range(rows.shape[0]):
+                target[2 * c], target[2 * c + 1] = normal_pair(np.uint64(first[c]), np.uint64(second[c]))
+        else:
+            for c in range(rows.shape[0]):
+                target[2 * c] = gumbel(np.uint64(first[c]))
+                target[2 * c + 1] = gumbel(np.uint64(second[c]))
 
 
-@jit
+@jit(inner=True)
 def next_blocks(row, column, half, rows, columns):
     """The next blocks in reading order of the upper triangle from (row, column): (how many, row, column after them)."""
     count = 0
@@ -108,7 +106,7 @@ def next_blocks(row, column, half, rows, columns):
     return count, row, column
 
 
-@jit
+@jit(inner=True)
 def split_draw(draw, antithetic):
     """Counter words and sign of a draw: antithetic draws 2m and 2m + 1 are the same noise with opposite signs."""
     number = draw // np.uint64(2) if antithetic else draw
@@ -117,53 +115,50 @@ def split_draw(draw, antithetic):
 
 
 @jit
-def perturb(similarity, key_0, key_1, draw, antithetic, epsilon, kind, blocks, words, z, weights):
-    """Write ordered similarity + epsilon * noise to ``weights``, the product rounded to float32 as NumPy does it.
+def perturb(
+    similarity, key_0, key_1, first_draw, n_draws, antithetic, epsilon, kind, items, words, z, blocks, all_weights
+):
+    """Write ordered similarity + epsilon * noise of ``items``, of ``problems x draws``, to ``all_weights``.
 
-    Above the diagonal first, then mirrored. Rows of ``weights`` have ``PAD`` more columns, which are not used.
+    The product is rounded to float32 as NumPy does it. Above the diagonal first, then mirrored. Rows of weights have
+    ``PAD`` more columns, which may be written to. ``words``, ``z`` and ``blocks`` are scratch: ``z`` holds zeros, and
+    ``blocks`` have place for all blocks or for ``BLOCKS`` of them.
     """
-    if epsilon == 0:
-        _copy_ordered(similarity, weights)
-        return
-    n = similarity.shape[0]
+    n = similarity.shape[1]
     half = (n + 1) // 2
-    draw_low, draw_high, sign = split_draw(draw, antithetic)
-    scale = np.float32(np.float32(sign) * epsilon)
+    n_blocks = half * (half + 1) // 2
     rows, columns = blocks[0], blocks[1]
-    row, column = np.int64(0), np.int64(0)  # of plain zeros Numba would compile a version of its own
-    while row < half:
-        block, at = row, column
-        count, row, column = next_blocks(row, column, half, rows, columns)
-        noise_blocks(rows, columns, count, key_0, key_1, draw_low, draw_high, kind, words, z)
-        done = 0
-        while done < count:
-            stop = min(done + half - at, count)
-            _add_noise(similarity, z[0, done:stop], z[1, done:stop], scale, 2 * block, 2 * at, weights)
-            if 2 * block + 1 < n:
-                _add_noise(similarity, z[2, done:stop], z[3, done:stop], scale, 2 * block + 1, 2 * at, weights)
-            done, block, at = stop, block + 1, block + 1
-    for i in range(n):
-        row = weights[i]
-        for j in range(i):
-            row[j] = weights[j, i]
-
-
-@jit
-def _add_noise(similarity, first, second, scale, row, start, weights):
-    """Row ``row`` of the weights from column ``start`` on: at even columns the first noise, at odd ones the second."""
-    source, target = similarity[row, start:], weights[row, start:]
-    n_pairs = min(first.shape[0], source.shape[0] // 2)
-    for c in range(n_pairs):
-        even = ordered(source[2 * c] + scale * first[c])
-        odd = ordered(source[2 * c + 1] + scale * second[c])
-        target[2 * c] = even
-        target[2 * c + 1] = odd
-    if n_pairs < first.shape[0]:  # the last column of an odd number
-        target[2 * n_pairs] = ordered(source[2 * n_pairs] + scale * first[n_pairs])
-
-
-@jit
-def _copy_ordered(similarity, weights):
-    for i in range(similarity.shape[0]):
-        for j in range(similarity.shape[0]):
-            weights[i, j] = ordered(similarity[i, j])
+    listed = rows.shape[0] == n_blocks  # else the blocks of each draw are listed anew, piece by piece
+    if listed:
+        next_blocks(np.int64(0), np.int64(0), half, rows, columns)
+    for position in range(items.shape[0]):
+        problem, draw = items[position] // n_draws, items[position] % n_draws
+        draw_low, draw_high, sign = split_draw(first_draw + np.uint64(draw), antithetic)
+        scale = np.float32(np.float32(sign) * epsilon)
+        weights = all_weights[position]
+        next_row = next_column = np.int64(0)
+        for begin in range(0, n_blocks, BLOCKS):
+            count, first = BLOCKS if n_blocks - begin > BLOCKS else n_blocks - begin, begin if listed else 0
+            if not listed:
+                _, next_row, next_column = next_blocks(next_row, next_column, half, rows, columns)
+            some_rows, some_columns = rows[first : first + count], columns[first : first + count]
+            if epsilon != 0:
+                noise_blocks(some_rows, some_columns, key_0, key_1, draw_low, draw_high, kind, words, z)
+            at = 0
+            while at < count:
+                row, column = 2 * np.int64(some_rows[at]), 2 * np.int64(some_columns[at])
+                length = n - column if n - column < 2 * (count - at) else 2 * (count - at)
+                # Whole vectors: what is read behind the row's end belongs to the next row, which all rows but the last
+                # have, and what it makes goes into columns that are not used, or are written to by the next blocks.
+                padded = (length + PAD - 1) // PAD * PAD if n >= PAD else length
+                for lane in range(2):
+                    if row + lane < n - 1:
+                        noise = z[lane, 2 * at :]
+                        source, target = similarity[problem, row + lane, column:], weights[row + lane, column:]
+                        for j in range(padded):
+                            target[j] = ordered(source[j] + scale * noise[j])
+                at += (length + 1) // 2
+        for i in range(n):
+            row_of_weights = weights[i]
+            for j in range(i):
+                row_of_weights[j] = weights[j, i]

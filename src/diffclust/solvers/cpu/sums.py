@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from diffclust import noise as noise_definition
 from diffclust.noise import Draws
 from diffclust.solvers.compiled import jit
-from diffclust.solvers.cpu.philox import BLOCKS, NORMAL, next_blocks, noise_blocks, noise_scratch, split_draw
+from diffclust.solvers.cpu.philox import BLOCKS, NORMAL, next_blocks, noise_blocks, split_draw
 from diffclust.solvers.cpu.threads import contiguous, in_threads
 
 
@@ -21,7 +21,7 @@ def _count_edges(edges, start, stop, counts):
             sign = 1 - 2 * solve
             for draw in range(edges.shape[2]):
                 for e in range(edges.shape[3]):
-                    i, j = edges[problem, solve, draw, e]
+                    i, j = edges[problem, solve, draw, e, 0], edges[problem, solve, draw, e, 1]
                     if i < 0:
                         break
                     counts[problem, i, j] += sign
@@ -65,7 +65,7 @@ def _edge_products(cotangent, edges, start, stop, products):
         problem, draw = item // n_draws, item % n_draws
         total = 0.0
         for e in range(edges.shape[2]):
-            i, j = edges[problem, draw, e]
+            i, j = edges[problem, draw, e, 0], edges[problem, draw, e, 1]
             if i < 0:
                 break
             total += cotangent[problem, i, j] + cotangent[problem, j, i]
@@ -105,39 +105,39 @@ def _products(kernel: Any, cotangent: NDArray[Any], forests: NDArray[np.int32]) 
     return products
 
 
-@jit(allocates=True)
-def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, start, stop, total):
+@jit
+def _add_noise(weights, key_0, key_1, first_draw, antithetic, kind, blocks, words, z, sums, start, stop, total):
     """total[problem, i, j] = sum over draws of weight * score, for the blocks of block rows start..stop-1."""
     n_problems, n_draws = weights.shape
     n = total.shape[1]
     half = (n + 1) // 2
-    blocks, words, z = noise_scratch()
-    sums = np.empty((n_problems, 4, BLOCKS), np.float64)
+    rows, columns = blocks[0], blocks[1]
     row, column = start, start
     while row < stop:
-        count, row, column = next_blocks(row, column, half, blocks[0], blocks[1])
-        sums[:] = 0.0
+        count, row, column = next_blocks(row, column, half, rows, columns)
+        for problem in range(n_problems):
+            for lane in range(2):
+                for c in range(2 * count):
+                    sums[problem, lane, c] = 0.0
         for draw in range(n_draws):
             low, high, sign = split_draw(first_draw + np.uint64(draw), antithetic)
-            noise_blocks(blocks[0], blocks[1], count, key_0, key_1, low, high, kind, words, z)
+            noise_blocks(rows[:count], columns[:count], key_0, key_1, low, high, kind, words, z)
             for problem in range(n_problems):
                 weight = sign * weights[problem, draw]
-                for lane in range(4):
+                for lane in range(2):
                     target, source = sums[problem, lane], z[lane]
                     if kind == NORMAL:
-                        for c in range(count):
+                        for c in range(2 * count):
                             target[c] += weight * source[c]
                     else:
-                        for c in range(count):
+                        for c in range(2 * count):
                             target[c] += weight * (1.0 - np.exp(-source[c]))
         for c in range(count):
-            i, j = 2 * blocks[0, c], 2 * blocks[1, c]
             for lane in range(4):
-                a, b = i + lane // 2, j + lane % 2
-                if blocks[0, c] < stop and a < b and b < n:
+                a, b = 2 * np.int64(rows[c]) + lane // 2, 2 * np.int64(columns[c]) + lane % 2
+                if rows[c] < stop and a < b and b < n:
                     for problem in range(n_problems):
-                        total[problem, a, b] = sums[problem, lane, c]
-                        total[problem, b, a] = sums[problem, lane, c]
+                        total[problem, a, b] = total[problem, b, a] = sums[problem, lane // 2, 2 * c + lane % 2]
 
 
 def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64]:
@@ -158,7 +158,9 @@ def noise_sum(weights: NDArray[Any], n: int, draws: Draws) -> NDArray[np.float64
 
     def work(start: int, stop: int) -> None:
         if share[start] < share[stop]:
-            _add_noise(*arguments, share[start], share[stop], total)
+            blocks, words = np.empty((2, BLOCKS), np.uint32), np.empty((4, BLOCKS), np.uint32)
+            z, sums = np.empty((2, 2 * BLOCKS), np.float32), np.empty((len(weights), 2, 2 * BLOCKS), np.float64)
+            _add_noise(*arguments, blocks, words, z, sums, share[start], share[stop], total)
 
     in_threads(work, _SHARES)
     return total

@@ -36,17 +36,19 @@ def _numba_threads() -> int:
     return int(vars(numba.config)["NUMBA_NUM_THREADS"])
 
 
-def in_threads(work: Callable[[int, int], None], n_items: int, grain: int = 1) -> None:
-    """Run ``work(start, stop)`` over n_items in at most NUMBA_NUM_THREADS threads (default: all cores).
+def in_threads(
+    work: Callable[..., None], n_items: int, grain: int = 1, scratch: Callable[[], tuple[Any, ...]] = tuple
+) -> None:
+    """Run ``work(start, stop, *scratch())`` over n_items in at most NUMBA_NUM_THREADS threads (default: all cores).
 
-    Each thread takes the next piece, of at least ``grain`` items, until none is left. The calling thread never waits
-    for a thread that has not started: on a busy machine it does the pieces itself.
+    Each thread makes its scratch once and takes the next piece, of at least ``grain`` items, until none is left. The
+    calling thread never waits for a thread that has not started: on a busy machine it does the pieces itself.
     """
     global _pool, _pool_owner
     n_threads = min(max_threads(), n_items // max(grain, 1))
     if n_threads <= 1:
         if n_items:
-            work(0, n_items)
+            work(0, n_items, *scratch())
         return
     if _pool is None or _pool_owner != os.getpid():  # threads do not survive a fork
         _pool, _pool_owner = ThreadPoolExecutor(_numba_threads(), "diffclust"), os.getpid()
@@ -54,12 +56,14 @@ def in_threads(work: Callable[[int, int], None], n_items: int, grain: int = 1) -
     pieces = deque((n_items * p // n_pieces, n_items * (p + 1) // n_pieces) for p in range(n_pieces))
 
     def take() -> None:
+        own: tuple[Any, ...] | None = None
         while pieces:
             try:
                 piece = pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            work(*piece)
+            own = scratch() if own is None else own
+            work(*piece, *own)
 
     others = [_pool.submit(take) for _ in range(n_threads - 1)]
     try:

@@ -6,31 +6,39 @@ Labelled closures stay apart. ``closure[i]`` is the smallest point of i's closur
 
 from __future__ import annotations
 
+import numpy as np
+
 from diffclust.solvers.compiled import jit
-from diffclust.solvers.cpu.trees import code, grow
+from diffclust.solvers.cpu.trees import CODE, grow
 from diffclust.solvers.tree import find
 
 
 @jit
-def closures_of_labels(labels, order, closure, labelled):
-    """Write the closures of labels, negative is unknown, and which of them are labelled; return their number.
+def closures_of_labels(labels, order, closure, labelled, n_closures, n_classes):
+    """Write the closures of every problem's labels, negative is unknown, and which points are labelled.
 
-    ``order`` sorts the labels, equal ones by their number. It comes from NumPy: Numba compiles a sort for a second.
+    Also the numbers of closures, and of those that are labelled, at least 1. ``order`` sorts the labels, equal ones by
+    their number. It comes from NumPy: Numba compiles a sort for a second.
     """
-    n = labels.shape[0]
-    n_closures = 0
-    for c in range(n):
-        i = order[c]
-        labelled[i] = labels[i] >= 0
-        is_first = c == 0 or not labelled[i] or labels[order[c - 1]] != labels[i]
-        closure[i] = i if is_first else closure[order[c - 1]]
-        n_closures += is_first
-    return n_closures
+    for p in range(labels.shape[0]):
+        n_closures[p], n_classes[p] = 0, 0
+        before = -1
+        for c in range(labels.shape[1]):
+            i = order[p, c]
+            labelled[p, i] = labels[p, i] >= 0
+            if labelled[p, i] and before >= 0 and labels[p, before] == labels[p, i]:
+                closure[p, i] = closure[p, before]
+            else:
+                closure[p, i] = i
+                n_closures[p] += 1
+                n_classes[p] += labelled[p, i]
+            before = i
+        n_classes[p] += n_classes[p] == 0
 
 
 @jit
 def closures_of_relation(relation, closure, labelled):
-    """Write the closures of a closed relation; return their number, -1 if not all that have cannot-links are apart."""
+    """The same of one closed relation; -1 where some cannot-links are missing between the closures that have any."""
     n = relation.shape[0]
     n_closures, n_labelled = 0, 0
     for i in range(n):
@@ -56,6 +64,13 @@ def closures_of_relation(relation, closure, labelled):
 
 
 @jit
+def closures_of_relations(relations, closure, labelled, n_closures):
+    """The same of every problem's relation."""
+    for p in range(relations.shape[0]):
+        n_closures[p] = closures_of_relation(relations[p], closure[p], labelled[p])
+
+
+@jit(inner=True)
 def relation_of_closures(closure, labelled, relation):
     """The closed relation that closures stand for."""
     n = closure.shape[0]
@@ -65,7 +80,7 @@ def relation_of_closures(closure, labelled, relation):
             relation[i, j] = 1 if same else 0 if labelled[i] and labelled[j] else -1
 
 
-@jit
+@jit(inner=True)
 def walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_link_first, leader, has_label):
     """Find the blocks of points that end up together: go down the sorted edges of the free tree, and join closures.
 
@@ -84,8 +99,9 @@ def walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_li
         elif n_blocks <= k or (has_label[a] and has_label[b]):
             continue
         else:
-            leader[max(a, b)] = min(a, b)
-            has_label[min(a, b)] = has_label[a] or has_label[b]
+            a, b = (a, b) if a < b else (b, a)
+            leader[b] = a
+            has_label[a] = has_label[a] or has_label[b]
             n_blocks -= 1
         codes[n_kept] = codes[e]
         edge_weights[n_kept] = edge_weights[e]
@@ -93,7 +109,7 @@ def walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_li
     return n_kept
 
 
-@jit
+@jit(inner=True)
 def list_members(leader, members, ends):
     """Sort the points by leader, then by number: ``members[ends[a - 1]:ends[a]]`` are the points of leader a."""
     n = leader.shape[0]
@@ -110,17 +126,15 @@ def list_members(leader, members, ends):
         ends[leader[i]] += 1
 
 
-@jit
+@jit(inner=True)
 def label_forest(
-    weights, codes, edge_weights, n_edges, closures, k, must_link_first, lowest, missing, part, scratch, walk_scratch
-):
+    weights, codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_link_first, limits, part, key,
+    parent, leader, has_label, members, ends, n_inside,
+):  # fmt: skip
     """Turn the sorted edges of the free tree into the constrained forest, in no order; return the number of its edges.
 
     -1 with must-links first where missing edges cut a closure into pieces: then the greedy is needed.
     """
-    closure, labelled, n_closures = closures
-    key, parent, cap = scratch
-    leader, has_label, members, ends, n_inside = walk_scratch
     n_edges = walk(codes, edge_weights, n_edges, closure, labelled, n_closures, k, must_link_first, leader, has_label)
     for a in range(n_inside.shape[0]):
         n_inside[a] = 0
@@ -138,10 +152,10 @@ def label_forest(
             row = weights[group[c]]
             for d in range(size):
                 part[c, d] = row[group[d]]
-        stop = grow(part, size, key, parent, cap, lowest, codes, edge_weights, n_edges)
+        stop = grow(part, size, key, parent, limits[0], codes, edge_weights, n_edges)
         for e in range(n_edges, stop):
-            if edge_weights[e] > missing:
-                codes[n_edges] = code(group[codes[e] >> 32], group[codes[e] & 0xFFFFFFFF])
+            if edge_weights[e] > limits[1]:
+                codes[n_edges] = np.int64(group[codes[e] >> 32]) * CODE + group[codes[e] & 0xFFFFFFFF]
                 edge_weights[n_edges] = edge_weights[e]
                 n_edges += 1
             elif must_link_first:
@@ -149,7 +163,7 @@ def label_forest(
     return n_edges
 
 
-@jit
+@jit(inner=True)
 def _keep_whole(codes, edge_weights, n_edges, leader, members, ends, n_inside):
     """List the points of each block, count its edges, and keep those of blocks that are one piece; return how many."""
     for i in range(leader.shape[0]):

@@ -28,7 +28,7 @@ FARTHEST = 1 / 32  # share of the points, the farthest from the nearest centre t
 RANKED = 256  # cells nearest to a point's own, of which it takes its nearest
 
 
-@jit
+@jit(inner=True)
 def _load(points, rows, first, n, x):
     """Copy points rows[first], ..., rows[first + n - 1] to the lanes of x (1, d, ROWS)."""
     for r in range(n):
@@ -36,7 +36,7 @@ def _load(points, rows, first, n, x):
             x[0, k, r] = points[rows[first + r], k]
 
 
-@jit
+@jit(inner=True)
 def _nearest_centres(x, n, centres, out, best, part):
     """part[r] = the centre nearest to lane r of x (1, d, ROWS), of tiles of centres."""
     best[:] = np.inf
@@ -55,7 +55,7 @@ def _nearest_centres(x, n, centres, out, best, part):
                 part[r] = b * WIDTH + lane
 
 
-@jit(allocates=True)
+@jit(allocates=True, inner=True)
 def _learn_centres(points, rows, n_parts):
     """Centres of parts of some rows, by k-means of a sample: tiles (tiles, d, WIDTH), filled up with infinity."""
     n, d = rows.shape[0], points.shape[1]
@@ -155,7 +155,7 @@ def _means(points, rows, starts, centres, start, stop):
             centres[c, k] = one[k] + total / (starts[c + 1] - starts[c])
 
 
-@jit
+@jit(inner=True)
 def _load_centres(centres, near_cells, centre_tiles):
     """Copy the centres of some cells to tiles, which are full of infinity beyond them."""
     for s in range(near_cells.shape[0]):
@@ -190,7 +190,7 @@ def _fill_tiles(points, order, tiles, start, stop):
                 tiles[t, k, lane] = points[i, k] if i >= 0 else np.inf
 
 
-@jit
+@jit(inner=True)
 def _choose_cells(tiles, first, size, centre_tiles, n_near, n_probed, chosen, n_chosen, keys, ranks, x, out):
     """List the points of a cell (lanes of its tiles, from ``first`` on) at each of the cells that they look into."""
     d = tiles.shape[1]

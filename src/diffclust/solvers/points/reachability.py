@@ -20,10 +20,10 @@ from diffclust.solvers.points.tiles import CHEBYSHEV, MANHATTAN
 
 BLOCK = 256  # points whose distances are held at a time
 
-_any_order = jit(fastmath={"nnan", "nsz", "reassoc"})  # vectors of minima and maxima; there is no NaN
+_any_order = jit(inner=True, fastmath={"nnan", "nsz", "reassoc"})  # vectors of minima and maxima; there is no NaN
 
 
-@jit
+@jit(inner=True)
 def _distances(kind, columns, start, stop, point, out):
     """out[:stop - start] = distances of columns start..stop-1 to the point.
 

@@ -42,7 +42,7 @@ class Neighbours(NamedTuple):
     places: NDArray[np.int32]  # (places, LISTED), -1 past the last of all others
 
 
-@jit
+@jit(inner=True)
 def _insert(near, near_places, order, i, distance, j):
     """Offer place j at ``distance`` to place i; returns the distance of its last neighbour then."""
     slot = 0
@@ -59,7 +59,7 @@ def _insert(near, near_places, order, i, distance, j):
     return near[i, LISTED - 1]
 
 
-@jit
+@jit(inner=True)
 def _any_hit(out, worst, a, row, b, both):
     """Whether any of the distances just computed matters to a point. Most do not: one branch for all of them."""
     limit_0, limit_1, limit_2, limit_3 = worst[a, row], worst[a, row + 1], worst[a, row + 2], worst[a, row + 3]
@@ -72,7 +72,7 @@ def _any_hit(out, worst, a, row, b, both):
     return hit
 
 
-@jit
+@jit(inner=True)
 def _compare(kind, tiles, order, a, b, near, near_places, worst, out):
     """Offer leaf b's points to those of leaf a and the other way round."""
     both = a != b
@@ -90,7 +90,7 @@ def _compare(kind, tiles, order, a, b, near, near_places, worst, out):
                     worst[b, lane] = _insert(near, near_places, order, j, distance, i)
 
 
-@jit
+@jit(inner=True)
 def _largest(worst, row, n_lanes):
     largest = worst[row, 0]
     for lane in range(n_lanes):
@@ -98,7 +98,7 @@ def _largest(worst, row, n_lanes):
     return largest
 
 
-@jit
+@jit(inner=True)
 def _offer(near, near_points, rows, r, point):
     """Offer a point to all lanes of a leaf, from which it is ``rows[r]`` away: no branch, the same for each lane.
 
@@ -116,7 +116,7 @@ def _offer(near, near_points, rows, r, point):
             before, before_point, was_first = other, other_point, first
 
 
-@jit
+@jit(inner=True)
 def _hits(lists, rows, r):
     """Whether any lane would list the point that is ``rows[r]`` away."""
     hit = False
@@ -125,7 +125,7 @@ def _hits(lists, rows, r):
     return hit
 
 
-@jit
+@jit(inner=True)
 def _start_lists(kind, tiles, order, a, size, own, own_points, out, rows):
     """Fill the lists of leaf a with the nearest of its own points."""
     own[:] = FAR
@@ -137,7 +137,7 @@ def _start_lists(kind, tiles, order, a, size, own, own_points, out, rows):
             _offer(own, own_points, rows, r, order[a * WIDTH + row + r])
 
 
-@jit
+@jit(inner=True)
 def _write_lists(own, own_points, place, a, size, near, near_places):
     for lane in range(size):
         for s in range(LISTED):
@@ -275,13 +275,13 @@ def _tournament(n_players: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-@jit
+@jit(inner=True)
 def comes_before(distance, number, other_distance, other_number):
     """Whether a distance is smaller than another or, where they are equal, the number (of a point, of an edge) is."""
     return distance < other_distance or (distance == other_distance and number < other_number)
 
 
-@jit
+@jit(inner=True)
 def replace_last(near, near_points, distance, point):
     """Put a point in the place of the last one of a heap, whose last one is at its root."""
     size, slot = near.shape[0], 0
@@ -371,7 +371,7 @@ def _node_components(component, order, low, high, node, node_component):
     return shared
 
 
-@jit
+@jit(inner=True)
 def edge_code(i, j):
     """An edge as one integer, in the order of (smaller point, larger point)."""
     return (np.int64(min(i, j)) << 32) | np.int64(max(i, j))

@@ -25,7 +25,7 @@ SQUARED_EUCLIDEAN, MANHATTAN, CHEBYSHEV = range(3)
 # A lower bound is summed in another order than the distances it bounds: it must stay below them in spite of rounding.
 SLACK = 1 - 1e-10
 
-_any_order = jit(fastmath={"contract", "reassoc", "nsz"})
+_any_order = jit(inner=True, fastmath={"contract", "reassoc", "nsz"})
 
 
 class Tree(NamedTuple):
@@ -135,7 +135,7 @@ def measure_balls(tree: Tree, kind: int) -> tuple[NDArray[np.float64], NDArray[n
     return centres, radii
 
 
-@jit
+@jit(inner=True)
 def select(keys, order, start, stop, middle):
     """Reorder start..stop-1 so that nothing before ``middle`` has a larger key than anything from there on."""
     left, right = start, stop - 1
@@ -240,7 +240,7 @@ def places(tree: Tree) -> NDArray[np.int32]:
     return place
 
 
-@jit
+@jit(inner=True)
 def push_children(kind, boxes, node, low, high, others, own, stack, bounds, height):
     """Put the children of a node on the stack, the one nearer to others[own] on top; returns the new height."""
     middle = (low + high) // 2
