@@ -350,3 +350,18 @@ def test_the_model_looks_at_hard_pairs_where_that_is_quick_and_not_at_labels_alo
     assert not doubt.can_model(pair, 21)
     assert not doubt.can_model(Knowledge.join(np.full(5001, -1), [(0, 1)]), 2)
     assert not doubt.can_model(Knowledge.join([0, 1, -1]), 2)
+
+
+@pytest.mark.parametrize("kind", ["must", "cannot"])
+def test_pairs_of_one_kind_do_not_say_how_many_clusters_there_are(kind):
+    """Under more clusters more cannot-links hold, so the likeliest number would be the largest one."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 40)
+    points = rng.normal(size=(120, 2)) * 0.2 + 5 * np.stack([truth == 1, truth == 2], axis=1)
+    pairs = rng.integers(0, 120, (200, 2))
+    same = truth[pairs[:, 0]] == truth[pairs[:, 1]]
+    chosen = pairs[same & (pairs[:, 0] != pairs[:, 1])][:5] if kind == "must" else pairs[~same][:5]
+    known = Knowledge.join(np.full(120, -1), **{f"{kind}_link": chosen})
+    found = partition(points, known, None, cut="auto", rows=points)
+    assert found.n_clusters == 3
+    assert adjusted_rand_score(truth, found.clusters) == 1

@@ -37,6 +37,7 @@ from diffclust.cuts import (
 )
 from diffclust.frameworks import plain
 from diffclust.knowledge import Knowledge
+from diffclust.linkage import guess_n_clusters
 
 MOST_ROWS = 5000  # that the model is fitted to; those that something is known of are always among them
 FEW_ROWS = 2000  # to which it is fitted with some numbers of clusters, where none is given
@@ -107,7 +108,9 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     Args:
         points: (n, ...) rows, scaled.
         knowledge: labels and pairs, soft or hard.
-        n_clusters: None tries some numbers and takes the one under which pairs are most likely.
+        n_clusters: None tries some numbers and takes the one under which pairs are most likely. That needs pairs of
+            both kinds: under more clusters more cannot-links hold, and more must-links under fewer. With pairs of one
+            kind the largest gap of the tree says it (:func:`diffclust.linkage.guess_n_clusters`).
         seed: of ties, and of the rows that are taken of more than 5,000.
 
     Returns:
@@ -124,6 +127,8 @@ def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, se
     hard = np.isinf(said.weight)
     wrong = 1 / (1 + np.exp(np.minimum(said.weight, SUREST)))  # nan where it is to be found
     wrong[hard] = LEAST_WRONG
+    if n_clusters is None and (said.same.all() or not said.same.any()):
+        n_clusters = guess_n_clusters(flat, knowledge)
     if n_clusters is None:
         model = _make_model(flat, knowledge, _some_rows(knowledge, seed, FEW_ROWS), wrong)
         n_clusters = _likeliest_number(

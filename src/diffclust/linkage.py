@@ -82,6 +82,12 @@ def _choose_n_clusters(free: Hierarchy, knowledge: Knowledge) -> int:
     return choose_n_clusters(free, "labels" if repeated else "gap", labels=knowledge.labels).n_clusters
 
 
+def guess_n_clusters(points: NDArray[Any], knowledge: Knowledge) -> int:
+    """The number of clusters that the labels, or else the largest gap of the tree, ask for, as far as is feasible."""
+    number = _choose_n_clusters(spanning_tree(points, "sqeuclidean"), knowledge)
+    return max(knowledge.min_clusters, min(number, knowledge.max_clusters))
+
+
 def cut_tree(
     free: Hierarchy,
     knowledge: Knowledge,
