@@ -716,15 +716,24 @@ def test_the_headline_has_what_hidden_classes_say():
     [
         (
             [0, 0, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1],
-            ["again with ARI k-means 0.41", "There are probably 2 to 4 clusters"],
+            [
+                "Cut: k-means, of 2 that were compared; hidden labels were found again with ARI 0.41.",
+                "There are probably 2 to 4 clusters",
+            ],
         ),
-        ([0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1], ["Share of rows with hidden labels", "one class say little"]),
+        ([0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1], ["share of rows with hidden labels", "one class say little"]),
     ],
 )
 def test_remarks_on_one_class_do_not_speak_of_hidden_classes(known, said):
     found, _ = on_a_line(known)
     evidence = dataclasses.replace(
-        found.evidence, scores={"k-means": 0.41}, n_clusters=3, candidates={2: 0.5, 3: 0.5, 4: 0.4}, interval=(2, 4)
+        found.evidence,
+        cut="k-means",
+        scores={"k-means": 0.41},
+        agreement={"forest": 0.2, "k-means": 0.3},
+        n_clusters=3,
+        candidates={2: 0.5, 3: 0.5, 4: 0.4},
+        interval=(2, 4),
     )
     module = SimpleNamespace(scaling=SimpleNamespace(chosen="column"), input_shape=(1,))
     remarks = _remarks(module, dataclasses.replace(found, evidence=evidence))

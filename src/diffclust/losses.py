@@ -182,7 +182,7 @@ def _known_matrix(problem: Problem) -> Array:
 
 def _warn_if_nothing_is_known(problem: Problem) -> None:
     """Only where looking is free: not on a GPU, and not while a compiler or vmap traces."""
-    labels = problem.labels
+    labels = problem.given_labels
     if labels is None or device_of(labels) != "cpu" or is_traced(labels):  # reading would wait
         return
     if framework_of(labels) == "torch" and not backend_of(labels).is_plain(labels):

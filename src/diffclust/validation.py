@@ -33,19 +33,20 @@ from diffclust.solvers.checks import check_bounds, check_feasible, symmetrise
 
 
 class Problem(NamedTuple):
-    """Independent problems on n points. All but the similarity is flattened to ``problems``.
+    """Independent problems on n points, as they were given, and as a solver's request, flattened to ``problems``.
 
     Attributes:
         given: (*batch_shape, n, n) similarity, float32 or float64.
         k: number of clusters, an int for all problems, or integers (problems,).
-        labels: (problems, n) integers, or None.
-        relation: (problems, n, n) int8, or None.
+        given_labels: (*batch_shape, n) integers, or None. They are kept as they are, because JAX traces what is done
+            inside ``jit`` with an array that was made outside, and then its values cannot be read.
+        given_relation: (*batch_shape, n, n) int8, or None.
     """
 
     given: Array
     k: Integers
-    labels: Array = None
-    relation: Array = None
+    given_labels: Array = None
+    given_relation: Array = None
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -61,6 +62,18 @@ class Problem(NamedTuple):
     def n_points(self) -> int:
         """Number of points; while torch traces, it may be symbolic."""
         return self.given.shape[-1]
+
+    @property
+    def labels(self) -> Array:
+        """(problems, n) integers, or None."""
+        return None if self.given_labels is None else self.given_labels.reshape(self.n_problems, self.n_points)
+
+    @property
+    def relation(self) -> Array:
+        """(problems, n, n) int8, or None."""
+        if self.given_relation is None:
+            return None
+        return self.given_relation.reshape(self.n_problems, self.n_points, self.n_points)
 
     @property
     def n_clusters(self) -> Array:
@@ -354,13 +367,10 @@ def prepare(
         return Problem(array, k)
     if known.soft is not None:
         array = array + place_soft(known, array)
-    problem = Problem(array, k)
     if known.relation is None:
-        labels = _place(_short(known.labels, array), array, (*batch_shape, n))
-        problem = problem._replace(labels=labels.reshape(problem.n_problems, n))
+        problem = Problem(array, k, _place(_short(known.labels, array), array, (*batch_shape, n)))
     else:
-        relation = _place(known.relation, array, (*batch_shape, n, n))
-        problem = problem._replace(relation=relation.reshape(problem.n_problems, n, n))
+        problem = Problem(array, k, None, _place(known.relation, array, (*batch_shape, n, n)))
     if not clamp and on_host:
         check_feasible(problem.n_clusters, problem.labels, problem.relation)
     elif (
