@@ -26,7 +26,7 @@ AREAS = {
     "operators, losses, constraints, modules": r"(__init__|_typing|constraints|forest|frameworks|groups|losses|metric"
     r"|nn|noise|problems|validation)",
     "contract of solvers, CUDA, search": r"solvers/(__|base|checks|compiled|ref|points/(__|search)|cpu/__"
-    r"|(cuda|kernels)/(?!ahead|blocks|closures|draws|inside|similarity|weights))",
+    r"|(cuda|kernels)/(?!ahead|blocks|closures|draws|helper|inside|similarity|weights))",
     "estimators": r"(all_cuts|cluster|embedding|linkage|partition)",
     "training: settings, batches, network": r"(training/(?!steps|retraining)|backbones)",
     "tables": r"tables(.py|/(__init__|arrays|frames|known|read|table))",
@@ -36,7 +36,8 @@ AREAS = {
     "speed: walks, kernels, forks": r"(solvers/(cpu|cuda|kernels|points|xla)|bindings/|training/steps|processes"
     r"|threads)",
     "any noise, edge lists": r"solvers/",
-    "which cut, how many, how sure": r"(colouring|confidence|cuts|evidence|how_many|placing|samples|votes|training/)",
+    "which cut, how many, how sure": r"(colouring|confidence|cuts|evidence|how_many|novelty|placing|samples|votes"
+    r"|training/)",
     "asking, doubt, refits": r"(answers|continuation|doubt|knowledge|mistakes|suggestions|runs/again)",
     "cells, texts, pictures, columns": "",
 }
