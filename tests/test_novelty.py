@@ -68,6 +68,12 @@ def test_nothing_is_asked_where_trees_learn_nothing(labels, pairs, k):
     assert label_chances(points, Knowledge.join(labels, pairs), k) is None
 
 
+def test_numbers_beyond_32_bits_are_columns_too():
+    points, truth, known = touching(0)
+    usual, large = (label_chances(x, known, 3).log_odds_new(3) for x in (points, points * 1e300))
+    assert np.corrcoef(usual, large)[0, 1] > 0.99
+
+
 def test_equal_rows_say_nothing():
     found = label_chances(np.zeros((40, 2)), Knowledge.join([0, 0, 1, 1] + [-1] * 36), 3)
     assert np.ptp(found.log_odds_new(3)) < 2  # but for the chance of which trees saw which rows

@@ -20,6 +20,7 @@ from diffclust.knowledge import Knowledge
 N_TREES = 300
 LEAST_IN_A_LEAF = 10  # rows, so that a leaf inside a class with one label in ten rows has some
 MOST_IN_A_TREE = 5000  # rows
+LARGEST = 1e30  # trees see 32-bit floats
 LABELS_A_CLASS = 2  # in the mean: with fewer, trees learn nothing
 STRENGTH, MOST_EVIDENCE = 4.0, 4.0  # factor of the logarithm of the chance of a label, and the limit of the result
 TINY_CHANCE = 1e-3  # of a label, beside which others are compared
@@ -128,6 +129,7 @@ def label_chances(columns: Any, knowledge: Knowledge, n_clusters: int) -> LabelC
     if labelled.sum() < LABELS_A_CLASS * n_classes or labelled.all():
         return None
     columns = np.asarray(columns, np.float64)
+    columns = columns / np.maximum(1, np.abs(columns).max(0) / LARGEST)
     trees = ExtraTreesClassifier(
         N_TREES,
         min_samples_leaf=LEAST_IN_A_LEAF,
