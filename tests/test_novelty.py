@@ -69,7 +69,7 @@ def test_nothing_is_asked_where_trees_learn_nothing(labels, pairs, k):
 
 
 def test_numbers_beyond_32_bits_are_columns_too():
-    points, truth, known = touching(0)
+    points, _, known = touching(0)
     usual, large = (label_chances(x, known, 3).log_odds_new(3) for x in (points, points * 1e300))
     assert np.corrcoef(usual, large)[0, 1] > 0.99
 
