@@ -581,9 +581,24 @@ RELIABILITY = {
 }
 
 
-def test_the_page_says_that_all_cuts_voted(browser, tmp_path):
-    write_report(make_data(evidence=dataclasses.replace(EVIDENCE, cut="vote")), tmp_path / "report.html")
-    assert "all of them voted, and so did classifiers" in text(open_page(browser, tmp_path / "report.html"), "#made")
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        ("vote", "all of them voted, and so did classifiers"),
+        ("pairs", "a model of the rows and the pairs together"),
+    ],
+)
+def test_the_page_says_that_no_single_cut_was_taken(browser, tmp_path, cut, said):
+    write_report(make_data(evidence=dataclasses.replace(EVIDENCE, cut=cut)), tmp_path / "report.html")
+    assert said in text(open_page(browser, tmp_path / "report.html"), "#made")
+
+
+def test_the_page_says_which_cuts_tell_new_rows_from_known_ones(browser, tmp_path):
+    evidence = dataclasses.replace(EVIDENCE, novelty={"forest": 0.55, "k-means": 0.9})
+    write_report(make_data(evidence=evidence), tmp_path / "report.html")
+    page = open_page(browser, tmp_path / "report.html")
+    assert "it tells new rows from known ones as trees do" in text(page, "#made")
+    assert text(page, "#cuts .taken") == "k-means0.7100.8000.900"
 
 
 def test_the_page_says_how_far_to_trust_it(browser, tmp_path):

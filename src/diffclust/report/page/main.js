@@ -112,12 +112,16 @@ function fillMade() {
   $("calibrated").textContent = calibrated
     ? "It was calibrated on labels that were hidden from a shorter training."
     : "How sure it is in the mean follows from how far other cuts find the same clusters.";
+  const why = {
+    vote:
+      "The embedding was cut in several ways. Every cluster is a labelled class, so all of them voted, and so did " +
+      "classifiers of the input. A vote counts more if it finds hidden labels again more often. ",
+    pairs: "The clusters come from a model of the rows and the pairs together. Other cuts were made for comparison. ",
+  };
   $("made").textContent = !cuts.length
     ? `The embedding was cut in one way: ${cut}. No other was compared.`
-    : (cut === "vote"
-        ? "The embedding was cut in several ways. Every cluster is a labelled class, so all of them voted, and so did " +
-          "classifiers of the input. A vote counts more if it finds hidden labels again more often. "
-        : `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
+    : (why[cut] ??
+        `The embedding was cut in several ways. Taken was ${cut}, for which most speaks: ` +
           `${hidden ? "it finds hidden labels again, " : ""}it agrees with the other cuts` +
           `${toldApart ? ", and it tells new rows from known ones as trees do that look where labels are" : ""}. `) +
       `${hidden ? "" : "No labels could be hidden. "}` +
