@@ -711,6 +711,17 @@ def test_the_headline_has_what_hidden_classes_say():
     assert sentence.endswith("ARI 0.71.")
 
 
+def test_clusters_by_labels_with_weights_have_no_score_of_a_cut():
+    truth = np.repeat([0, 1, 2], 40)
+    points = np.random.default_rng(0).normal(size=(120, 2)) + 5 * np.eye(3)[truth][:, :2]
+    known = Knowledge.join(np.where(np.arange(120) % 4 == 0, truth, -1), label_weights=2.0)
+    found = partition(points, known, 3, cut="auto", rows=points, retrain=lambda rest: points)
+    assert found.evidence.scores
+    assert found.evidence.cut not in found.evidence.scores
+    module = SimpleNamespace(scaling=SimpleNamespace(chosen="column"), input_shape=(2,))
+    assert _remarks(module, found) == ["Scaling of the columns: column."]
+
+
 @pytest.mark.parametrize(
     ("known", "said"),
     [

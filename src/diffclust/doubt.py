@@ -98,8 +98,8 @@ class Belief(NamedTuple):
 
 def can_model(knowledge: Knowledge, n_clusters: int | None) -> bool:
     """Whether there are pairs, and :func:`believe` finds clusters before long. Labels alone go to other cuts."""
-    n, has_pairs = knowledge.n_points, len(knowledge.must_link) + len(knowledge.cannot_link) > 0
-    return has_pairs and n <= MOST_ROWS and n * max(n_clusters or 1, knowledge.min_clusters) <= MOST_SHARES
+    n = knowledge.n_points
+    return knowledge.has_pairs and n <= MOST_ROWS and n * max(n_clusters or 1, knowledge.min_clusters) <= MOST_SHARES
 
 
 def believe(points: Any, knowledge: Knowledge, n_clusters: int | None = None, seed: int = 0) -> Belief:

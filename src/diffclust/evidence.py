@@ -101,7 +101,7 @@ def hide_labels(knowledge: Knowledge, n_clusters: int | None, seed: int) -> list
     """
     labels = knowledge.labels
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
-    if len(knowledge.must_link) or len(knowledge.cannot_link) or len(labels) > MOST_POINTS:
+    if knowledge.has_pairs or len(labels) > MOST_POINTS:
         return []
     if counts.sum() < LABELS_A_CLASS * len(classes):
         return []

@@ -185,6 +185,11 @@ class Knowledge:
         """Whether some pair or label may be wrong."""
         return not all(np.isinf(each).all() for each in self.weights)
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether there are must-links or cannot-links besides labels."""
+        return len(self.must_link) + len(self.cannot_link) > 0
+
     def statements(self) -> Statements:
         """All that is said: must-links, cannot-links and labels in turn, and at last that classes are apart.
 

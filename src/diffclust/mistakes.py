@@ -136,7 +136,7 @@ def suspect_pairs(found: Partition, rows: Any = None) -> list[SuspectPair]:
     """
     known = found.knowledge
     points = found.points if rows is None else np.asarray(rows, np.float64)
-    if not len(known.must_link) + len(known.cannot_link) or (rows is None and found.metric == "precomputed"):
+    if not known.has_pairs or (rows is None and found.metric == "precomputed"):
         return []
     free = kmeans(points, Knowledge.from_constraints(None, len(points)), found.n_clusters)
     shares = neighbour_shares(points, free, found.n_clusters)

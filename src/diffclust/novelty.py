@@ -124,7 +124,7 @@ def label_chances(columns: Any, knowledge: Knowledge, n_clusters: int) -> LabelC
     from sklearn.ensemble import ExtraTreesClassifier
 
     labelled, n_classes = knowledge.labels >= 0, len(knowledge.apart)
-    if len(knowledge.must_link) or len(knowledge.cannot_link) or not 0 < n_classes < n_clusters:
+    if knowledge.has_pairs or not 0 < n_classes < n_clusters:
         return None
     if labelled.sum() < LABELS_A_CLASS * n_classes or labelled.all():
         return None

@@ -285,8 +285,7 @@ def partition(
     compares = _compares_cuts(cut, min_cluster_size, reachability, metric)
     if compares and knowledge.given is None and can_model(knowledge, n_clusters):
         of_pairs = believe(rows if np.ndim(rows) == 2 else points, knowledge, n_clusters, seed).clusters
-    has_pairs = len(knowledge.must_link) + len(knowledge.cannot_link) > 0
-    if compares and has_pairs and n_clusters is None and of_pairs is not None:
+    if compares and knowledge.has_pairs and n_clusters is None and of_pairs is not None:
         n_clusters = int(of_pairs.max()) + 1
     chosen: _Chosen | None = None
     splits: list[Split] = []

@@ -26,8 +26,7 @@ Ints = NDArray[np.int64]
 def can_sample(knowledge: Knowledge) -> bool:
     """Whether a sample knows enough: there are labels only, and not of very many classes."""
     n_classes = len(knowledge.apart)
-    has_pairs = len(knowledge.must_link) or len(knowledge.cannot_link)
-    return not has_pairs and n_classes * LEAST_OF_CLASS <= MOST_LABELLED * SAMPLE
+    return not knowledge.has_pairs and n_classes * LEAST_OF_CLASS <= MOST_LABELLED * SAMPLE
 
 
 def choose_rows(labels: Ints, seed: int, size: int) -> Ints:

@@ -81,11 +81,11 @@ def _remarks(module: training.ForestModule, found: Partition) -> list[str]:
     evidence = found.evidence
     remarks = [f"Scaling of the columns: {module.scaling.chosen}."] if len(module.input_shape) == 1 else []
     one_class = len(np.unique(found.knowledge.labels[found.knowledge.labels >= 0])) == 1
-    if evidence.scores:
+    score = evidence.scores.get(evidence.cut)  # clusters of the model of pairs and weighted labels have none
+    if score is not None:
         what = "hidden labels were found again with ARI"
         if one_class:
             what = "share of rows with hidden labels in the cluster of their class, less that of rows without labels:"
-        score = evidence.scores[evidence.cut]
         remarks.append(f"Cut: {evidence.cut}, of {len(evidence.agreement)} that were compared; {what} {score:.2f}.")
     if evidence.interval is not None and one_class:
         remarks.append("Labels of one class say little about the number of clusters: give it if you know it.")

@@ -116,7 +116,9 @@ function fillMade() {
     vote:
       "The embedding was cut in several ways. Every cluster is a labelled class, so all of them voted, and so did " +
       "classifiers of the input. A vote counts more if it finds hidden labels again more often. ",
-    pairs: "The clusters come from a model of the rows and the pairs together. Other cuts were made for comparison. ",
+    pairs:
+      "The clusters come from a model of the rows and the pairs together, or labels with weights. Other cuts were made " +
+      "for comparison. ",
   };
   $("made").textContent = !cuts.length
     ? `The embedding was cut in one way: ${cut}. No other was compared.`
